@@ -9,15 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from translume.errors import DataError
+from translume.errors import DataError, refused
 from translume.locks import WINDOWS
-
-
-def reason_of(error: OSError) -> str:
-    """Return why the system refused something."""
-    if error.errno == errno.EFBIG:
-        return "the file size limit is reached (ulimit -f)"
-    return error.strerror or str(error)
 
 
 def make_folder(path: Path) -> None:
@@ -138,11 +131,9 @@ def check_writable(path: Path) -> None:
         return
     _refuse_folder(path)
     part = beside(path.resolve())
-    try:
+    with refused(path, "cannot be written"):
         part.open("wb").close()
         part.unlink()
-    except OSError as error:
-        raise _write_error(path, error) from None
 
 
 def write_file(path: Path, content: bytes, *, permissions: int | None = None) -> None:
@@ -159,15 +150,13 @@ def write_file(path: Path, content: bytes, *, permissions: int | None = None) ->
     special = _is_special(path)
     if not special:
         _refuse_folder(path)
-    try:
+    with refused(path, "cannot be written"):
         if special:
             path.write_bytes(content)
         else:
             target = path.resolve()
             mode = target.stat().st_mode & 0o777 if target.exists() else permissions
             replace_file(target, content, permissions=mode)
-    except OSError as error:
-        raise _write_error(path, error) from None
 
 
 def _is_special(path: Path) -> bool:
@@ -183,7 +172,3 @@ def _is_special(path: Path) -> bool:
 def _refuse_folder(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path}: is a folder, expected a file to write")
-
-
-def _write_error(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be written: {reason_of(error)}")

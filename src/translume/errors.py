@@ -4,10 +4,12 @@ The message of a `TranslumeError` is one line: the place, the value found, the v
 the nearest valid one. The command line prints it without a traceback and exits with code 1.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import errno
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -103,6 +105,31 @@ def needed_by(place: str) -> Iterator[None]:
         raise not_installed(place, package) from None
 
 
+def reason_of(error: OSError) -> str:
+    """Return why the system refused something."""
+    if error.errno == errno.EFBIG:
+        return "the file size limit is reached (ulimit -f)"
+    return error.strerror or str(error)
+
+
+@contextmanager
+def refused(place: object, what: str, kind: type[TranslumeError] = DataError) -> Iterator[None]:
+    """Raise an error such as "x.tsv: cannot be read: Permission denied" for an OSError of the block.
+
+    place: what the message begins with.  what: "cannot be read" or the like.  kind: the class of the error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{place}: {what}: {reason_of(error)}") from None
+
+
+def expect_file(path: Path, expected: str) -> None:
+    """Raise ModelFolderError if a file of a model is missing.  expected: what it is, in words."""
+    if not path.is_file():
+        raise ModelFolderError(f"{path}: no such file, expected {expected}")
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """Return the known word of which `word` is a misspelling, or an empty string."""
     from difflib import get_close_matches
@@ -115,6 +142,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = list(known)
     close = closest(word, names)
     return f"; did you mean '{close}'?" if close else f"; known: {', '.join(names)}"
+
+
+def check_known(place: str, found: object, known: Collection[Any], kind: type[TranslumeError] = SettingsError) -> None:
+    """Raise an error, which names the nearest of those that are known, for anything else.
+
+    place: what the message begins with.  kind: the class of the error.
+    """
+    if found not in list(known):  # a list, since what is found may have no hash
+        raise kind(f"{place}: found {found!r}{nearest(str(found), known)}")
 
 
 def similar(word: str, known: Iterable[str]) -> str:

@@ -95,7 +95,10 @@ def schema_of(*kinds: type, title: str) -> dict[str, Any]:
 
 
 def read_json(path: Path, kind: type[Any] = dict) -> Any:
-    """Return the dict or list, as `kind` says, in a JSON file. Raises FileNotFoundError, and DataError if damaged."""
+    """Return the dict, list or any object, as `kind` says, in a JSON file.
+
+    Raises FileNotFoundError, and DataError if it is damaged.
+    """
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:

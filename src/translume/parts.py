@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known, nearest
 
 INTERFACE: Final = 1
 """The version of the interfaces of parts. A part that was written for another one is refused."""
@@ -64,8 +64,7 @@ _options: dict[str, type[Any]] = {}
 
 def table_of(kind: str) -> MutableMapping[str, Any]:
     """Return the parts of a kind by name; SettingsError for an unknown kind."""
-    if kind not in KINDS:
-        raise SettingsError(f"part: found '{kind}'{nearest(kind, KINDS)}")
+    check_known("part", kind, KINDS)
     table: MutableMapping[str, Any] = resolve_name(KINDS[kind][0])
     return table
 
@@ -78,8 +77,7 @@ def names(kind: str) -> list[str]:
 def find(kind: str, name: str) -> Any:
     """Return a part by its name, imported if it was not; SettingsError for an unknown one."""
     table = table_of(kind)
-    if name not in table:
-        raise SettingsError(f"{kind}: found '{name}'{nearest(name, table)}")
+    check_known(kind, name, table)
     entry = table[name]
     return resolve_name(entry) if isinstance(entry, str) else entry
 
@@ -97,10 +95,9 @@ def part(kind: str, name: str, *, interface: int, settings: type[Any] | None = N
         if interface != INTERFACE:
             raise SettingsError(f"{place}: written for interface {interface}, this Translume has {INTERFACE}")
         table = table_of(kind)
-        if _same_place(table.get(name, new), new):
-            table[name] = new
-        else:
+        if not _same_place(table.get(name, new), new):
             raise SettingsError(f"{place}: another part has this name")
+        table[name] = new
         if settings is not None:
             settings.table = f"{KINDS[kind][1]}.options.{name}"
             _options[settings.table] = settings

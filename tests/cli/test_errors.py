@@ -9,7 +9,7 @@ from click.testing import Result
 from tests.errors import raises
 
 from translume.cli.terminal import ProgressBar
-from translume.errors import TranslumeError
+from translume.errors import DataError, ModelFolderError, SettingsError, TranslumeError, check_known, refused
 
 
 def fails(result: Result, code: int, text: str) -> None:
@@ -162,3 +162,27 @@ def test_a_host_that_is_not_utf8_is_named() -> None:
     run = pytest.importorskip("translume.serving.run", reason="the server's packages are not installed")
     with raises(TranslumeError, "host: found '\\udcff', expected an address or a host name"):
         run.listen("\udcff", 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ("x", "'x'; known: relu, gelu"),
+        ("Relu", "'Relu'; did you mean 'relu'?"),
+        ("a\nb", "'a\\nb'; known: relu, gelu"),
+        (["relu"], "['relu']; did you mean 'relu'?"),
+        (None, "None; known: relu, gelu"),
+    ],
+)
+def test_what_is_not_known_is_one_line_whatever_it_is(found: object, shown: str) -> None:
+    check_known("act", "relu", {"relu": 1, "gelu": 2})
+    with raises(SettingsError, f"act: found {shown}"):
+        check_known("act", found, {"relu": 1, "gelu": 2})
+
+
+def test_what_the_system_refuses_is_one_line_with_the_place(tmp_path: Path) -> None:
+    message = "x: cannot be read: No such file or directory"
+    with raises(ModelFolderError, message), refused("x", "cannot be read", ModelFolderError):
+        (tmp_path / "none").read_bytes()
+    with raises(DataError, "x: cannot be written: unknown"), refused("x", "cannot be written"):
+        raise OSError("unknown")

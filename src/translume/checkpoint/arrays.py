@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, refused
 
 Arrays = Mapping[str, NDArray[Any]]
 LENGTH = 8
@@ -32,9 +32,8 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     process. They stay readable when the file is removed.
     """
     try:
-        return np.memmap(path, np.uint8, "c").view(np.ndarray)
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
+        with refused(path, "cannot be read", ModelFolderError):
+            return np.memmap(path, np.uint8, "c").view(np.ndarray)
     except ValueError:
         raise ModelFolderError(f"{path}: damaged: it is empty") from None
 

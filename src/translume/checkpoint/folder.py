@@ -14,16 +14,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
 from translume import atomic, checksums
 from translume.config.tree import FORMAT as FORMAT
-from translume.errors import ModelFolderError, TrainingError, nearest, needed_by
+from translume.errors import ModelFolderError, TrainingError, nearest, needed_by, reason_of, refused
 from translume.kernels.cpu import cache_folder
 from translume.locks import lock
+from translume.parallel import Closing
 
 MANIFEST = "manifest.json"
 WRONG_DIGEST = f"{{}}: damaged or changed: its SHA-256 is not the one in {MANIFEST}"
@@ -159,7 +159,7 @@ def commit(folder: Path, files: Mapping[str, Content], *, remove: Iterable[str] 
                 if path not in committed_before:
                     path.unlink(missing_ok=True)
         intact = "; the last saved state is intact" if any(name.endswith(".safetensors") for name in old.files) else ""
-        reason = f"{name} cannot be written: {atomic.reason_of(error)}"
+        reason = f"{name} cannot be written: {reason_of(error)}"
         if error.errno == errno.ENOSPC:
             reason = f"the disk is full: no room for {name}"
         raise ModelFolderError(f"{folder}: {reason}{intact}") from None
@@ -238,10 +238,8 @@ def committed(folder: Path, manifest: Manifest, name: str) -> Path:
 def verified(folder: Path, manifest: Manifest, name: str) -> Path:
     """Return the path of a committed file. Raises ModelFolderError if its digest is wrong."""
     path = committed(folder, manifest, name)
-    try:
+    with refused(path, "cannot be read", ModelFolderError):
         sha256 = atomic.digest(path)
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
     if sha256 != manifest.files[name].sha256:
         raise ModelFolderError(WRONG_DIGEST.format(path))
     return path
@@ -250,10 +248,8 @@ def verified(folder: Path, manifest: Manifest, name: str) -> Path:
 def read_committed(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the content of a committed file. Raises ModelFolderError if its digest is wrong."""
     path = verified(folder, manifest, name)
-    try:
+    with refused(path, "cannot be read", ModelFolderError):
         return path.read_bytes()
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def verify(folder: Path) -> None:
@@ -263,7 +259,7 @@ def verify(folder: Path) -> None:
         verified(folder, manifest, name)
 
 
-class FolderLock:
+class FolderLock(Closing):
     """Locks `folder` for training by this process until it is closed or the process ends.
 
     It is a POSIX lock on the file `.lock`. Child processes do not inherit it, so a worker that outlives a killed run
@@ -292,19 +288,11 @@ class FolderLock:
             _held.discard(self._folder)
             os.close(self._number)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _locked(folder: Path) -> int:
     """Return a locked handle of the current `.lock` file; a lock on a deleted file would be ineffective."""
     while True:
-        try:
+        with refused(folder, "cannot be written", ModelFolderError):
             atomic.make_folder(folder)
             if folder.resolve() in _held:
                 raise TrainingError(f"{folder}: this process already trains in it")
@@ -312,15 +300,13 @@ def _locked(folder: Path) -> int:
                 number = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:
                 continue
-        except OSError as error:
-            raise ModelFolderError(f"{folder}: cannot be written: {atomic.reason_of(error)}") from None
         try:
             lock(number, wait=False, inherited=False)
         except OSError as error:
             owner = os.read(number, 32).decode("ascii", "replace").strip()
             os.close(number)
             if not isinstance(error, BlockingIOError):
-                raise ModelFolderError(f"{folder}: cannot be locked: {atomic.reason_of(error)}") from None
+                raise ModelFolderError(f"{folder}: cannot be locked: {reason_of(error)}") from None
             raise TrainingError(
                 f"{folder}: process {owner or '?'} trains in it; wait until it has ended or choose another folder"
             ) from None

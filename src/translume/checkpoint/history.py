@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from translume.atomic import reason_of
 from translume.checkpoint.model_card import rewrite_scores
 from translume.checksums import sealed, unsealed
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, refused
 
 NAME = "history.jsonl"
 EVALUATED, CALIBRATED = "evaluated", "calibrated"
@@ -22,18 +21,15 @@ def append_history(folder: Path, record: Mapping[str, Any], *, synced: bool = Fa
 
     synced: flush the file to disk before returning; a training run does so when it saves.
     """
-    try:
-        with open(folder / NAME, "ab+") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            file.write(sealed(record, indent=None, ensure_ascii=False).encode())
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
-    except OSError as error:
-        raise ModelFolderError(f"{folder / NAME}: cannot be written: {reason_of(error)}") from None
+    with refused(folder / NAME, "cannot be written", ModelFolderError), open(folder / NAME, "ab+") as file:
+        if file.tell():
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(sealed(record, indent=None, ensure_ascii=False).encode())
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from translume.atomic import reason_of, replace_file
+from translume.atomic import replace_file
 from translume.config import Config, CorpusSettings, DataSettings, Directions
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, reason_of, refused
 from translume.tasks import task_of
 
 NAME = "README.md"
@@ -83,11 +83,9 @@ class Card:
 def write_card(folder: Path, config: Config, card: Card) -> None:
     """Write README.md into `folder`. Only the licence is ever read back."""
     path = folder / NAME
-    try:
+    with refused(path, "cannot be written", ModelFolderError):
         licence = card.licence or licence_of(folder)
         replace_file(path, render_card(folder.resolve().name, config, card, licence).encode())
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be written: {reason_of(error)}") from None
 
 
 def rewrite_scores(folder: Path, measured: Sequence[str]) -> None:

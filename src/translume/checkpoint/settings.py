@@ -15,7 +15,7 @@ from translume.config import Config
 from translume.config.decoding import names_file
 from translume.config.evaluation import CometSettings
 from translume.data.lines import COMPRESSED
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import ModelFolderError, SettingsError, refused
 
 CONFIG = "config.toml"
 DECODING_FILES = "decoding/"
@@ -87,7 +87,7 @@ def store_decoding(folder: Path, changes: Mapping[str, Any]) -> None:
     Manifest.read(folder)  # before the lock would make a folder
     with FolderLock(folder):
         config = stored_config(folder, Manifest.read(folder))
-        changed = config.model_copy(update={"decoding": config.decoding.model_copy(update=changes)})
+        changed = config.with_values("decoding", changes)
         commit(folder, {CONFIG: changed.to_toml().encode()})
 
 
@@ -101,10 +101,8 @@ def copy_decoding_files(config: Config) -> tuple[Config, dict[str, bytes]]:
     def taken(path: str, setting: str, stem: str) -> str:
         packed = PurePosixPath(path).suffix
         name = DECODING_FILES + (PurePosixPath(stem).stem + packed if packed in COMPRESSED else stem)
-        try:
+        with refused(f"decoding.{setting}: {path}", "cannot be read"):
             files[name] = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(f"decoding.{setting}: {path}: cannot be read: {error.strerror or error}") from None
         return name
 
     return _renamed(config, taken), files
@@ -140,4 +138,4 @@ def _renamed(config: Config, renamed: Callable[[str, str, str], str]) -> Config:
             f"@{renamed(entry[1:], 'ban', f'ban-{number}.txt')}" if names_file(entry) else entry
             for number, entry in enumerate(decoding.ban, start=1)
         )
-    return config.model_copy(update={"decoding": decoding.model_copy(update=changes)}) if changes else config
+    return config.with_values("decoding", changes) if changes else config

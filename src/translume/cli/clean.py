@@ -13,6 +13,7 @@ from translume.cli.bulk import BusyError, written
 from translume.cli.options import FILE, FOLDER, MODEL, json_option, set_option
 from translume.cli.terminal import ProgressBar, note, print_json
 from translume.errors import DataError, SettingsError
+from translume.processors import usable_processors
 
 if TYPE_CHECKING:
     from translume.config.clean import CleanSettings
@@ -65,7 +66,6 @@ def clean(
     from translume.config.clean import read_clean
     from translume.data.clean import apply, decide, score
     from translume.data.tables import count_rows
-    from translume.processors import usable_processors
 
     languages = [f"clean.{side}_language={literal(code)}" for side, code in (("source", from_), ("target", to)) if code]
     models = {"dual": dual, "domain": domain}

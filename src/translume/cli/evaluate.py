@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume import checkpoint
 from translume.atomic import check_writable, write_file
 from translume.cli.group import interrupt_hint
 from translume.cli.options import (
@@ -30,6 +31,7 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import LimitCount, ProgressBar, note, note_truncated, print_json, progress_over, warn
 from translume.errors import DataError, SettingsError, TranslumeError, nearest
+from translume.tasks import Task, task_of
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from translume.evaluation.groups import Groups
     from translume.evaluation.judgements import Systems
     from translume.evaluation.scores import Test
-    from translume.tasks import Task
     from translume.translator import Translator
 
 
@@ -49,7 +50,7 @@ FEW_SENTENCES = 100
 FEW_PAIRS, SWAPPED_NATS = 20, 1.0
 """Pairs that are scored in both directions, and by how many nats a token the other one is likelier if swapped."""
 _SHEET = (click.Choice(["mqm", "esa"]), FILE)
-TESTS = ("bootstrap", "randomisation")
+_TESTS = click.Choice(["bootstrap", "randomisation"])
 _OF_JUDGEMENTS = ("paths", "judgements", "significance", "as_json")
 """What `--judgements` reads."""
 _NEEDED = {"length": "--source FILE, the sources", "rare": "--train FILE, the training targets"}
@@ -117,7 +118,7 @@ class EvaluateOptions:
 )
 @click.option("--by", metavar="NAMES", help="Also scores by length, rare (words) or a table's column: length,domain.")
 @click.option("--train", "training", type=FILE, help="For --by rare: training targets, whose words are counted.")
-@click.option("--significance", type=click.Choice(list(TESTS)), default="bootstrap", help="The test of differences.")
+@click.option("--significance", type=_TESTS, default="bootstrap", help="The test of differences.")
 @click.option(
     "--sheet", type=_SHEET, metavar="mqm|esa FILE.tsv", help="Also write a sheet for judges, and FILE.key.tsv."
 )
@@ -172,8 +173,6 @@ def command(options: EvaluateOptions) -> None:
     For a classifier the references are labels. Prints accuracy, a row for each class, the confusion matrix and the
     calibration error, which --calibration draws.
     """
-    from translume.checkpoint import read_config
-    from translume.tasks import task_of
 
     if options.judgements is not None:
         every = click.get_current_context().command.params
@@ -187,7 +186,7 @@ def command(options: EvaluateOptions) -> None:
 
         check_sheet(options.sheet[1])
     if options.hypotheses:
-        evaluate_hypotheses(options, options.hypotheses)
+        evaluate_hypotheses(options)
         return
     if options.directions and len(options.paths) != 1:
         raise click.UsageError("--direction: expected only MODEL besides")
@@ -201,7 +200,7 @@ def command(options: EvaluateOptions) -> None:
 
             check_image_format(options.picture)
             check_writable(options.picture)
-        task = task_of(read_config(options.model))
+        task = task_of(checkpoint.read_config(options.model))
         _must_translate(task, "--direction", "--by", "--sheet")
         task.evaluate(options)
 
@@ -218,9 +217,8 @@ def _refuse_stride(overrides: Sequence[str]) -> None:
         raise SettingsError("evaluate: evaluation.stride is for language models, found translations")
 
 
-def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None:
+def evaluate_hypotheses(options: EvaluateOptions) -> None:
     """Print the scores of existing translations, with the settings of a model if its folder is the first path."""
-    from translume.checkpoint import read_config
     from translume.config import Config
     from translume.data.evaluation_files import (
         EvaluationSet,
@@ -231,16 +229,15 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         reads_tables,
         refuse_table,
     )
-    from translume.data.lines import read_lines, unequal_lengths
+    from translume.data.lines import read_lines
     from translume.evaluation import measure
-    from translume.tasks import task_of
 
-    source = options.source
+    files, source = options.hypotheses, options.source
     has_model = bool(options.paths) and options.model.is_dir()
     references = options.files if has_model else options.paths
     if not references and source is None:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
-    config = read_config(options.model) if has_model else Config()
+    config = checkpoint.read_config(options.model) if has_model else Config()
     _must_translate(task_of(config), "--hypotheses")
     settings = changed(config, options.overrides, "evaluation").scoring
     _refuse_stride(options.overrides)
@@ -249,33 +246,27 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
     for file in files:
         refuse_table(file)
         systems[str(file)] = list(read_lines(file))
-        if len(systems[str(file)]) != len(texts):
-            raise DataError(unequal_lengths(hypotheses, file, (len(texts), len(systems[str(file)]))))
-    sources: list[str] = []
-    first: Sequence[str | None] = [None] * len(texts)  # for metrics without references
-    others: Sequence[Sequence[str | None]] = []
+        _refuse_unequal(hypotheses, texts, file, systems[str(file)])
+    test_set = EvaluationSet(sources=[], references=[[None] * len(texts)], places=[])  # for metrics without references
     if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
         refuse_options(f"{references[0]}, a table of sources and references", "--source")
         note(f"{references[0]}: read as sources and references, in the columns of the training data")
-        pairs = read_evaluation_set(references, config.data)
-        first, sources = pairs.references[0], pairs.sources
-        if len(first) != len(texts):
-            raise DataError(unequal_lengths(hypotheses, references[0], (len(texts), len(first))))
+        test_set = read_evaluation_set(references, config.data)
+        _refuse_unequal(hypotheses, texts, references[0], test_set.sources)
     elif references:
-        first, *others = read_references(references, (hypotheses, len(texts)))
-    if others:
-        tabs = "; tabs separate those of a .tsv file" if 1 + len(others) > len(references) else ""
-        note(f"{', '.join(map(str, references))}: {1 + len(others)} references a text{tabs}")
+        test_set = replace(test_set, references=read_references(references, (hypotheses, len(texts))))
+    if (count := len(test_set.references)) > 1:
+        tabs = "; tabs separate those of a .tsv file" if count > len(references) else ""
+        note(f"{', '.join(map(str, references))}: {count} references a text{tabs}")
     if source is not None:
         if not reads_tables(config.data):
             refuse_table(source)
-        sources = list(read_sources(str(source), config.data))
-        if len(sources) != len(texts):
-            raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
+        test_set = replace(test_set, sources=list(read_sources(str(source), config.data)))
+        _refuse_unequal(hypotheses, texts, source, test_set.sources)
+    sources, (first, *others) = test_set.sources, test_set.references
     settings = _tokenized(settings, texts, first)
     if options.sheet is not None and not sources:
         raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
-    test_set = EvaluationSet(sources=sources, references=[list(first), *map(list, others)], places=[])
     groups = _groups(options, test_set)
     for name, outputs in systems.items():
         if len(systems) > 1 and not options.as_json:
@@ -288,6 +279,14 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         note(f"first {hypotheses}, second {name}; the difference is second minus first")
         _compare(options, settings, test_set, texts, systems[name])
     _write_sheet(options, sources, systems)
+
+
+def _refuse_unequal(file: Path | str, texts: Sequence[str], other: Path | str, others: Sequence[str]) -> None:
+    """Raise DataError if two files have different numbers of texts."""
+    from translume.data.lines import unequal_lengths
+
+    if len(texts) != len(others):
+        raise DataError(unequal_lengths(file, other, (len(texts), len(others))))
 
 
 def _compare(
@@ -304,7 +303,7 @@ def _compare(
 def _groups(options: EvaluateOptions, files: "EvaluationSet") -> "dict[str, Groups]":
     """Return rank and name of the group of each sentence, for each name of --by."""
     from translume.data.evaluation_files import is_table, read_column
-    from translume.data.lines import read_lines, unequal_lengths
+    from translume.data.lines import read_lines
     from translume.evaluation.groups import by_length, by_rarest_word
 
     groups: dict[str, Groups] = {}
@@ -318,9 +317,9 @@ def _groups(options: EvaluateOptions, files: "EvaluationSet") -> "dict[str, Grou
             expected = _NEEDED.get(name, f"a table with this column{nearest(name, _NEEDED)}")
             raise SettingsError(f"--by {name}: expected {expected}")
         else:
-            groups[name] = [(0, text) for text in read_column(tables[0], name)]
-            if len(groups[name]) != len(files.targets):
-                raise DataError(unequal_lengths(tables[0], "the test set", (len(groups[name]), len(files.targets))))
+            values = list(read_column(tables[0], name))
+            _refuse_unequal(tables[0], values, "the test set", files.targets)
+            groups[name] = [(0, text) for text in values]
     return groups
 
 
@@ -403,7 +402,6 @@ def _print(scores: "Scores", *, as_json: bool, **more: int | str) -> None:
 
 def evaluate_translator(options: EvaluateOptions) -> None:
     """Print the scores of a translator, or the differences between two."""
-    from translume.checkpoint import append_history, read_config, record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation.metrics import check_metrics
     from translume.translator import Translator
@@ -413,7 +411,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     if options.directions:
         _evaluate_directions(options)
         return
-    files = read_evaluation_set(options.files, read_config(model).data)
+    files = read_evaluation_set(options.files, checkpoint.read_config(model).data)
     groups = _groups(options, files)
     translator = load_ensemble(model, options.others, options.average, options.compute)
     compared = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
@@ -435,9 +433,9 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     if options.record:
         source, *references = map(str, options.files)
         paths = {"source": source, "reference": " ".join(references) or source}
-        record_evaluation(model, {**paths, **scores.to_dict()})
+        checkpoint.record_evaluation(model, {**paths, **scores.to_dict()})
         for name, value in calibrations:
-            append_history(model, {"event": "calibrated", **paths, name: value.to_dict()}, synced=True)
+            checkpoint.append_history(model, {"event": "calibrated", **paths, name: value.to_dict()}, synced=True)
     systems: dict[str, Sequence[str]] = {str(model): texts}
     if compared is None:
         _print(scores, as_json=options.as_json, **_counted(count))
@@ -475,7 +473,6 @@ def _looks_swapped(translator: "Translator", files: "EvaluationSet") -> bool:
 
 def _evaluate_directions(options: EvaluateOptions) -> None:
     """Print the scores of a translator in several directions, and their means."""
-    from translume.checkpoint import record_evaluation
     from translume.data.evaluation_files import read_evaluation_set
     from translume.evaluation.metrics import check_metrics
 
@@ -497,7 +494,7 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
         _, scores, count = _measured(translator, decoding, settings, files)
         languages = {"from": direction.source, "to": direction.target}
         if options.record:
-            record_evaluation(options.model, {**paths, **languages, **scores.to_dict()})
+            checkpoint.record_evaluation(options.model, {**paths, **languages, **scores.to_dict()})
         if options.as_json:
             print_json({**languages, **scores.to_dict(), **_counted(count)})
         for score in scores:
@@ -520,12 +517,11 @@ def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tu
     direction = translator.direction(to=decoding.to, from_=decoding.from_)
     if not translator.directions.several:
         return translator, direction
-    chosen = translator.config.decoding.model_copy(update={"to": direction.target, "from_": direction.source})
-    config = translator.config.model_copy(update={"decoding": chosen})
-    checkpoint = translator.checkpoint.changed(config=config)
+    config = translator.config.with_values("decoding", {"to": direction.target, "from_": direction.source})
+    directed = translator.checkpoint.changed(config=config)
     first, *others = translator.models.members
-    models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))
-    return Translator(checkpoint, models=models, fusion=translator.fusion), direction
+    models = replace(translator.models, members=(replace(first, checkpoint=directed), *others))
+    return Translator(directed, models=models, fusion=translator.fusion), direction
 
 
 def _measured(
@@ -567,7 +563,6 @@ def _calibrated(
 
     Calibration is measured at temperature 1, and also at the temperature that was fitted now or is in use.
     """
-    from translume.checkpoint import store_temperature
     from translume.evaluation import fit_temperature, measure_calibration
     from translume.translator import Translator
 
@@ -576,7 +571,7 @@ def _calibrated(
     if options.fit_temperature:
         with ProgressBar("fitting a temperature", unit="tokens") as bar:
             temperature = fit_temperature(translator, sources, references, progress=bar.advance)
-        store_temperature(model, temperature, translator.checkpoint.digest)
+        checkpoint.store_temperature(model, temperature, translator.checkpoint.digest)
         translator = Translator(translator.checkpoint.changed(temperature=temperature))
         results.append(("fitted", temperature))
         note(f"{model}: temperature stored; --calibrated or decoding.calibrated = true uses it")

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 
-from translume.atomic import reason_of
 from translume.cli.terminal import (
     QUIET,
     OutputError,
@@ -26,7 +25,7 @@ from translume.cli.terminal import (
     open_standard_streams,
     undecoded_byte,
 )
-from translume.errors import ModelFolderError, TranslumeError, nearest, needed_by
+from translume.errors import ModelFolderError, TranslumeError, nearest, needed_by, reason_of
 from translume.parts import find, load_parts
 
 COMMANDS: dict[str, Any] = {

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from translume import checkpoint
 from translume.cli.options import FILE, FOLDER, excludes, late_help, refuse_options, requires
 from translume.cli.terminal import ProgressBar, note
 from translume.errors import DataError, SettingsError, nearest
+from translume.experiments import Choice, Value
+from translume.tasks import Task, find_task, task_names, task_of
 
 if TYPE_CHECKING:
     from translume.config import DataSettings
     from translume.data.pairs import Split
-    from translume.experiments import Choice, Value
     from translume.experiments.columns import Columns
     from translume.experiments.manifests import Manifest
-    from translume.tasks import Task
 
 SETTINGS_SUFFIXES = (".toml", ".yaml", ".yml")
 VALIDATION_NAMES = ("valid", "val", "dev")
@@ -30,14 +31,12 @@ _ONE_DIRECTION = ("--valid-source", "--valid", "--task", "--from", "--columns", 
 
 
 def _tasks() -> str:
-    from translume.tasks import find_task, task_names
 
     tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
     return f"{tasks}.  [default: language_model for one file without tabs, else sequence]"
 
 
 def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "Task | None":
-    from translume.tasks import find_task, task_names
 
     if value is None:
         return None
@@ -120,12 +119,10 @@ def command(
     labels of the texts in the first. With --corpus or --both, one model translates in all directions; file names must
     end with the language, as train.en does. Sources may be paths of recordings, images or arrays, relative to the file.
     """
-    from translume.checkpoint import read_config
     from translume.config.tree import MARIAN_HINT
     from translume.data.lines import STANDARD_INPUT
     from translume.data.pairs import refuse_pipe
     from translume.experiments.columns import is_text, parse_columns
-    from translume.tasks import find_task, task_of
 
     if STANDARD_INPUT in map(str, (train_source, train_target, valid_source, valid_target, valid)):
         raise DataError("init: found standard input, expected files, since settings name them")
@@ -140,7 +137,7 @@ def command(
         return
     named = parse_columns(columns, template=template is not None) if columns else ()
     if base is not None:
-        config = read_config(base)
+        config = checkpoint.read_config(base)
         task = _same_task(task, task_of(config), base)
         if train_target is None and columns is None and template is None and config.data.template:
             template, named = config.data.template, config.data.columns
@@ -198,10 +195,9 @@ def _manifest(source: Path, target: Path | None, columns: "Columns", base: Path 
 
     Raises DataError if the model to fine-tune reads other sources.
     """
-    from translume.checkpoint import read_config
     from translume.experiments.manifests import find_manifest
 
-    read = None if base is None else read_config(base).data.source
+    read = None if base is None else checkpoint.read_config(base).data.source
     if read is not None and not read.reader:
         return None
     manifest = find_manifest(source, target, columns)
@@ -215,12 +211,10 @@ def _print_proposal(
     files: "dict[str, Value]", task: "Task", base: Path | None, kind: str, minutes: float | None
 ) -> None:
     """Survey the data and print the proposed settings.  kind: of the sources."""
-    from translume.checkpoint import read_config
     from translume.config import DataSettings
-    from translume.experiments import Choice
     from translume.experiments.minutes import fit_to_minutes, pairs_for
 
-    source = kind if base is None else read_config(base).data.source.model_dump()
+    source = kind if base is None else checkpoint.read_config(base).data.source.model_dump()
     data = DataSettings.model_validate({"task": task.name, "source": source, **files})
     count = _count(data, "train", hint=base is None)
     valid = (*data.valid_source, *data.valid)
@@ -290,7 +284,6 @@ def _count(data: "DataSettings", split: "Split", *, hint: bool = False) -> int:
     """
     from translume.data.cleaning import is_blank
     from translume.data.pairs import read_pairs
-    from translume.tasks import find_task
 
     task, empty, targets = find_task(data.task), 0, set[str]()
     texts = task.reads == "pairs" and not data.source.reader  # a survey says what others lack

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from translume import checkpoint, inspection
 from translume.atomic import check_writable, write_file
 from translume.cli.bulk import FileOptions, FileWork, json_row, pair_file_options, pair_files
 from translume.cli.group import CommandGroup
@@ -27,12 +28,12 @@ from translume.cli.options import (
 )
 from translume.cli.terminal import ProgressBar, note, print_json, print_lines, progress_over, warn
 from translume.errors import SettingsError, nearest
+from translume.tasks import task_of
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from translume.config import DataSettings, DecodingSettings
-    from translume.inspection import Forced, Trace
     from translume.translator import Translator
 
 A = TypeVar("A")
@@ -149,12 +150,10 @@ def text(options: TextOptions) -> None:
     image. For a classifier: the classes, and which tokens of TEXT are evidence for and against each. For a language
     model: the distribution before each token of TEXT.
     """
-    from translume.checkpoint import read_config
-    from translume.tasks import task_of
 
     if options.html is not None:
         check_writable(options.html)
-    task_of(read_config(options.model)).inspect_text(options)
+    task_of(checkpoint.read_config(options.model)).inspect_text(options)
 
 
 @command.command(
@@ -175,8 +174,6 @@ def corpus(options: CorpusOptions) -> None:
 
     For a classifier TARGET has labels: how reliable its probabilities are, and its most confident mistakes.
     """
-    from translume.checkpoint import read_config
-    from translume.tasks import task_of
 
     if len(options.files) > 2:
         raise click.UsageError("expected MODEL SOURCE TARGET, or MODEL and one file of pairs")
@@ -184,7 +181,7 @@ def corpus(options: CorpusOptions) -> None:
         raise SettingsError("inspect corpus: decoding options: expected --compare as well")
     if options.html is not None:
         check_writable(options.html)
-    task_of(read_config(options.model)).inspect_corpus(options)
+    task_of(checkpoint.read_config(options.model)).inspect_corpus(options)
 
 
 @command.command(
@@ -227,10 +224,9 @@ def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
 @collected(QuestionOptions)
 def why_not_(options: QuestionOptions) -> None:
     """Show where each TARGET and the translation of TEXT differ first, and the scores of both."""
-    from translume.inspection import why_not
     from translume.inspection.terminal import why_not_lines
 
-    _show_answers(options, options.questions, why_not, lambda answer, target: why_not_lines(answer))
+    _show_answers(options, options.questions, inspection.why_not, lambda answer, target: why_not_lines(answer))
 
 
 @command.command(
@@ -245,13 +241,12 @@ def why_not_(options: QuestionOptions) -> None:
 @collected(QuestionOptions)
 def force(options: QuestionOptions) -> None:
     """Show the translation of TEXT that each STEP=TEXT gives, forced alone. Steps count from 0."""
-    from translume.inspection import force_token
     from translume.inspection.terminal import forced_lines
 
     _show_answers(
         options,
         [_step_and_text(each) for each in options.questions],
-        lambda translator, text, token, settings: force_token(translator, text, *token, settings=settings),
+        lambda translator, text, token, settings: inspection.force_token(translator, text, *token, settings=settings),
         lambda answer, token: forced_lines(answer, token[1]),
     )
 
@@ -276,11 +271,10 @@ def _step_and_text(token: str) -> tuple[int, str]:
 @collected(QuestionOptions)
 def edit(options: QuestionOptions) -> None:
     """Show how each SOURCE, in place of TEXT, changes the translation and its probabilities."""
-    from translume.inspection import edit_source
     from translume.inspection.terminal import edited_lines
 
     sources = options.questions
-    _show_answers(options, sources, edit_source, lambda answer, source: edited_lines(answer), edits=sources)
+    _show_answers(options, sources, inspection.edit_source, lambda answer, source: edited_lines(answer), edits=sources)
 
 
 def _show_answers(
@@ -317,7 +311,6 @@ def _show_answers(
 
 def inspect_translation(options: TextOptions) -> None:
     """Show the trace of a translation or of a given target, and the record of the search."""
-    from translume.inspection import record_beam, trace
     from translume.inspection.terminal import trace_lines
     from translume.inspection.tracing import ATTRIBUTION_METHODS, default_parts
 
@@ -327,15 +320,15 @@ def inspect_translation(options: TextOptions) -> None:
     settings = changed(translator.config, options.overrides, "decoding").decoding
     parts = (*default_parts(translator.config), *methods)
     with attribution_errors():
-        traced = trace(translator, text, target, k=options.top or TOP, settings=settings, show=parts)
+        traced = inspection.trace(translator, text, target, k=options.top or TOP, settings=settings, show=parts)
     if target is None:
         _note_split(translator, text, settings)
-    searched = settings.strategy in ("beam", "greedy")
-    beam = record_beam(translator, text, reference=options.reference, settings=settings) if searched else None
+    records = settings.strategy in ("beam", "greedy")
+    beam = inspection.record_beam(translator, text, reference=options.reference, settings=settings) if records else None
 
     def page() -> str:
         count = ALTERNATIVES if options.alternatives is None else options.alternatives
-        others = _alternatives(translator, traced, settings, count if target is None and searched else 0)
+        others = _alternatives(translator, traced, settings, count if target is None and records else 0)
         return traced.to_page(beam=beam, alternatives=others)
 
     show(options, {"trace": traced, "beam": beam}, page, lambda: trace_lines(traced, beam=beam))
@@ -383,19 +376,18 @@ def attribution_errors() -> Iterator[None]:
 
 
 def _alternatives(
-    translator: "Translator", traced: "Trace", settings: "DecodingSettings", count: int
-) -> dict[int, dict[int, "Forced"]]:
+    translator: "Translator", traced: "inspection.Trace", settings: "DecodingSettings", count: int
+) -> dict[int, dict[int, "inspection.Forced"]]:
     """Return, for every step, the translations in which one of the `count` likeliest other tokens is forced."""
-    from translume.inspection import force_tokens
 
     choices = [
         (place, candidate.id)
         for place, (token, step) in enumerate(zip(traced.target_tokens, traced.steps, strict=True))
         for candidate in [each for each in step.top_used.candidates if each.id != token.id][:count]
     ]
-    others: dict[int, dict[int, Forced]] = {}
+    others: dict[int, dict[int, inspection.Forced]] = {}
     if choices:
-        results = force_tokens(translator, traced.given, choices, settings=settings)
+        results = inspection.force_tokens(translator, traced.given, choices, settings=settings)
         results = progress_over(results, "forcing other tokens", unit="tokens", total=len(choices))
         for (place, id_), forced in zip(choices, results, strict=True):
             if forced is not None:  # otherwise no continuation is allowed; the page says that there is no result
@@ -405,7 +397,6 @@ def _alternatives(
 
 def inspect_translations(options: CorpusOptions) -> None:
     """Print, or write as a page, what a model predicts for files of pairs."""
-    from translume.checkpoint import read_config
     from translume.data.corpus import cached_target_counts
     from translume.data.evaluation_files import refuse_tables, settings_for_files
     from translume.data.pairs import read_pairs
@@ -415,7 +406,7 @@ def inspect_translations(options: CorpusOptions) -> None:
 
     model = options.model
     count = options.top or (CORPUS_ENTRIES if options.html is None else CORPUS_PAGE_ENTRIES)
-    data = read_config(model).data
+    data = checkpoint.read_config(model).data
     if len(options.files) == 2:
         refuse_tables(*options.files, data)
     files = settings_for_files(options.files, data)
@@ -426,8 +417,7 @@ def inspect_translations(options: CorpusOptions) -> None:
     for each in (translator, compared) if compared is not None else ():
         searches.append(changed(each.config, options.overrides, "decoding").decoding)
         each.check(searches[-1])
-    checkpoint = translator.checkpoint
-    tokenizers = checkpoint.source_tokenizer, checkpoint.target_tokenizer
+    tokenizers = translator.checkpoint.source_tokenizer, translator.checkpoint.target_tokenizer
     frequencies = cached_target_counts(model / "cache", translator.config.data, tokenizers)
     read: Iterable[tuple[str, str]] = ((pair.source, pair.target) for pair in read_pairs(files, "train"))
     kept = [] if compared is None else list(read)  # read by both models

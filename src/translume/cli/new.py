@@ -8,7 +8,7 @@ import click
 from translume.atomic import write_file
 from translume.cli.group import CommandGroup
 from translume.cli.terminal import note
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known
 from translume.parts import KINDS
 
 SKELETONS = Path(__file__).parents[1] / "skeletons"
@@ -45,8 +45,7 @@ def part(kind: str, name: str) -> None:
 
     Then: pytest test_NAME.py, and translume COMMAND ... --import NAME.py
     """
-    if kind not in KINDS:
-        raise SettingsError(f"new part: found '{kind}'{nearest(kind, KINDS)}")
+    check_known("new part", kind, KINDS)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise SettingsError(f"new part: found the name '{name}', expected lower-case letters, digits and _")
     files = Path(f"{name}.py"), Path(f"test_{name}.py")

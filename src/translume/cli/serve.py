@@ -13,7 +13,7 @@ import click
 from translume.cli.group import interrupt_hint
 from translume.cli.options import FILE, MODEL, Compute, engine_compute_options, set_option
 from translume.cli.terminal import note, warn
-from translume.errors import SettingsError
+from translume.errors import SettingsError, refused
 
 if TYPE_CHECKING:
     from translume.serving.settings import ServeSettings
@@ -105,10 +105,8 @@ def command(
         address: list[str] = []
         if settings.workers > 1:
             private = PrivateFolder()
-            try:
+            with refused("--workers", "no temporary folder can be made", SettingsError):
                 options = WorkerOptions(read=read, computing=computing, lanes=lanes, folder=private.path)
-            except OSError as error:
-                raise SettingsError(f"--workers: no temporary folder can be made: {error.strerror}") from None
             front = Front(options, settings.limits, private)
             listener = partial(bind, front.metrics.registry)
             asyncio.run(serve_front(front, settings.workers, listener, proxies, started))

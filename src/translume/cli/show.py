@@ -11,6 +11,7 @@ from translume.cli.options import FILE, MODEL, decoding_options, excludes, json_
 from translume.cli.terminal import ProgressBar, note, print_json
 from translume.errors import DataError, SettingsError
 from translume.lazy import is_installed
+from translume.tasks import task_of
 
 if TYPE_CHECKING:
     from translume.config import Config, DataSettings
@@ -116,7 +117,6 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
     """Print the summary."""
     from translume.checkpoint.model_card import UNKNOWN_LICENCE, CardWords, describe_adapters
     from translume.cli.terminal import span
-    from translume.tasks import task_of
 
     size, vocabulary, training, task = facts["size"], facts["vocabulary"], facts["training"], task_of(config)
     words: CardWords = task.describe_model(config)
@@ -204,7 +204,6 @@ def _engine_report(model: Path) -> dict[str, Any]:
     from translume.engine import ClassEngine, Engine, EngineError, self_test
     from translume.engine.packing import LINEAR
     from translume.kernels.loading import NativeError, describe_kernels
-    from translume.tasks import task_of
     from translume.translator.loading import engine_of, network_of
     from translume.translator.search import describe_device_search
 

@@ -22,6 +22,7 @@ from translume.cli.options import (
 from translume.cli.terminal import note, print_json, warn
 from translume.cli.train import EXIT_CODES
 from translume.errors import TrainingError
+from translume.processors import default_threads
 
 if TYPE_CHECKING:
     from translume.experiments.combinations import Combination
@@ -131,19 +132,24 @@ def _train_and_compare(
     compute: Compute,
 ) -> None:
     """Train and measure what is missing, then write and print the table, and say how to go on if something is left."""
-    from translume.experiments.processes import Run
-    from translume.experiments.sweep import Row, tasks_of
+    from translume.experiments.processes import Run, Stopped
+    from translume.experiments.sweep import Row, run_sweep, tasks_of
     from translume.experiments.sweep_table import make_table, save_table
-    from translume.processors import default_threads
 
     resume, context = typed_command(), click.get_current_context()
-    threads = compute.threads or (None if plan.workers == 1 else max(1, default_threads() // plan.workers))
+    threads = threads_of_each(compute, plan.workers)
     tasks = [tasks_of(each, folder, plan.sentences, compute.device, threads) for each in combinations]
     trainings = [config.training for each in combinations for config in each.configs]
     for training in {(each.updates, each.warmup_updates): each for each in trainings}.values():
         warn_of_warmup(training)
+    seconds, runs, stopped = plan.minutes and 60 * plan.minutes, dict[Path, Run](), None
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
-        runs, stopped = _run([task for each in tasks for task in each], folder, plan)
+        news = run_sweep([task for each in tasks for task in each], folder, workers=plan.workers, seconds=seconds)
+        for item in show_runs(news, plan.workers):
+            if isinstance(item, Stopped):
+                stopped = item
+            else:
+                runs[item[0].folder] = item[1]
         rows = [
             Row(values=each.values, runs=tuple((task, runs.get(task.folder, Run())) for task in of_seeds))
             for each, of_seeds in zip(combinations, tasks, strict=True)
@@ -166,18 +172,10 @@ def _train_and_compare(
         raise TrainingError(f"{folder}: no model was trained; {task.name}: {run.failure}")
 
 
-def _run(tasks: "Sequence[Task]", folder: Path, plan: Plan) -> "tuple[dict[Path, Run], Stopped | None]":
-    """Train and measure, and show the progress. Returns the runs by their folders, and whether they were stopped."""
-    from translume.experiments.processes import Stopped
-    from translume.experiments.sweep import run_sweep
+def threads_of_each(compute: Compute, workers: int) -> int | None:
+    """Return the threads of each of `workers` trainings; None: all cores."""
 
-    runs: dict[Path, Run] = {}
-    seconds = None if plan.minutes is None else 60 * plan.minutes
-    for news in show_runs(run_sweep(tasks, folder, workers=plan.workers, seconds=seconds), plan.workers):
-        if isinstance(news, Stopped):
-            return runs, news
-        task, runs[task.folder] = news
-    return runs, None
+    return compute.threads or (None if workers == 1 else max(1, default_threads() // workers))
 
 
 def show_runs(
@@ -210,4 +208,4 @@ def show_runs(
             if isinstance(event, Finished):
                 note(f"{task.folder}: measuring")
     finally:
-        display.__exit__(None, None, None)
+        display.close()

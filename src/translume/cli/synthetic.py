@@ -169,7 +169,7 @@ def distil(
     }
     if not settings.data.valid:  # no file with columns is left
         own |= {"columns": (), "template": ""}
-    student = settings.model_copy(update={"data": settings.data.model_copy(update=own)})
+    student = settings.with_values("data", own)
     train_model(student, out, None, compute, resume="the same command", as_json=as_json)
 
 

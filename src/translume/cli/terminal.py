@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from translume.parallel import Closing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +92,7 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-class ProgressBar:
+class ProgressBar(Closing):
     """Counts what is done. Shows a bar after two seconds, on a terminal only."""
 
     def __init__(self, what: str, *, unit: str, total: int | None = None, prints: bool = False) -> None:
@@ -103,12 +104,8 @@ class ProgressBar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from translume.atomic import reason_of
 from translume.cli.group import HUNG_UP, INTERRUPTED, TERMINATED, interrupt_hint
 from translume.cli.options import (
     FILE,
@@ -26,7 +25,7 @@ from translume.cli.options import (
     warn_of_warmup,
 )
 from translume.cli.terminal import print_json, warn
-from translume.errors import SettingsError
+from translume.errors import SettingsError, reason_of
 
 if TYPE_CHECKING:
     from translume.config import Config

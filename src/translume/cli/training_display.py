@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from translume.cli.terminal import (
     DELAY_SECONDS,
@@ -19,6 +18,7 @@ from translume.cli.terminal import (
     span,
     warn,
 )
+from translume.parallel import Closing
 from translume.training.events import (
     Event,
     Finished,
@@ -40,7 +40,7 @@ LOG_SECONDS = (2.0, 10.0, 60.0)
 """Pauses between lines without a terminal; the last is repeated."""
 
 
-class TrainingDisplay:
+class TrainingDisplay(Closing):
     """Shows training events as they happen. A context manager, which removes the bar at the end.
 
     output_error: why standard output cannot be written, if so. The training goes on without printing more events.
@@ -56,12 +56,8 @@ class TrainingDisplay:
         self._already = False
         self._notice: Timer | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the bar."""
         self._cancel_notice()
         if self._bar is not None:
             self._bar.stop()
@@ -156,7 +152,7 @@ class TrainingDisplay:
             )
 
     def _finish(self, event: Finished) -> None:
-        self.__exit__(None, None, None)
+        self.close()
         self._already = event.already
         if event.already:
             why, way = "", "raise training.updates"

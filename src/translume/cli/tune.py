@@ -6,10 +6,9 @@ import click
 
 from translume.cli.group import interrupt_hint
 from translume.cli.options import FILE, FOLDER, Compute, compute_options, json_option, set_option, typed_command
-from translume.cli.sweep import show_runs
+from translume.cli.sweep import show_runs, threads_of_each
 from translume.cli.terminal import note, print_json, span
 from translume.cli.train import EXIT_CODES
-from translume.processors import default_threads
 
 _COUNT = click.IntRange(1, 999)
 
@@ -60,7 +59,7 @@ def command(
 
     resume, changes = typed_command(), (*compute.precision, *overrides)
     space = parse_space(vary) or tuple(propose_space(Config.read(config, changes)))
-    threads = compute.threads or (None if workers == 1 else max(1, default_threads() // workers))
+    threads = threads_of_each(compute, workers)
     budget = Budget(minutes=minutes, seeds=seeds, workers=workers, device=compute.device, threads=threads)
     with interrupt_hint(f"Interrupted; continue with: {resume}"):
         search = Search(config, changes, space, out, budget)

@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known, nearest
 from translume.parts import find, names, option_class
 
 Part = TypeVar("Part", bound="Settings")
@@ -210,8 +210,7 @@ class OfKind(Settings):
         if not isinstance(values, dict):
             raise ValueError(f"found {value!r}, expected a table")
         kind = values.get("kind", cls.usual)
-        if kind not in names(cls.part):
-            raise SettingsError(f"{cls.table}.kind: found {kind!r}{nearest(str(kind), names(cls.part))}")
+        check_known(f"{cls.table}.kind", kind, names(cls.part))
         return find(cls.part, kind).model_validate({"kind": kind, **values})
 
 

@@ -256,6 +256,10 @@ class Config(Settings):
         """Return a copy with `path=value` overrides applied."""
         return self.build(self.stated(), overrides, place="--set")
 
+    def with_values(self, table: str, values: Mapping[str, Any]) -> Self:
+        """Return a copy with other values in a table such as "training", which are not checked."""
+        return self.model_copy(update={table: getattr(self, table).model_copy(update=values)})
+
     def relative_to(self, folder: Path) -> Self:
         """Return a copy with paths joined to `folder`, but not addresses.
 

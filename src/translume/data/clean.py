@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.atomic import reason_of
 from translume.config.clean import CleanSettings
 from translume.data.cleaning import KEPT
 from translume.data.filters import CODE, DROPS, Checked, PairFilters, Texts
@@ -21,7 +20,7 @@ from translume.data.fingerprints import groups
 from translume.data.held_out import chunks
 from translume.data.pairs import Origin, Pair
 from translume.data.scripts import refuse_unknown, usual_script
-from translume.errors import DataError
+from translume.errors import DataError, refused
 from translume.parallel import ProcessLostError, WorkerPool
 from translume.text.detection import Lingua
 
@@ -31,7 +30,6 @@ _FIRST = 3
 _SAMPLE = 1_000_000
 """Pairs of which the ratio of lengths is learned, about."""
 _EXAMPLES = 3
-_SHOWN = 200
 _TO_DEVIATION = 1.4826
 """The standard deviation of a normal distribution, in median distances from the median."""
 
@@ -71,7 +69,7 @@ class CleanReport:
         for name, count in self.dropped.items():
             yield f"  {name}: {count:,} ({count / self.read:.2%})"
             for pair in self.examples[name]:
-                yield f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}"
+                yield f"    {pair.shown()}"
 
 
 class Read(NamedTuple):
@@ -111,7 +109,7 @@ def decide(
         for block in read_blocks(origin)
     )
     try:
-        with TemporaryDirectory(dir=folder, prefix=".translume-clean-") as place:
+        with refused(folder, "cannot be written"), TemporaryDirectory(dir=folder, prefix=".translume-clean-") as place:
             pool: Any = nullcontext() if workers == 1 else WorkerPool(workers, partial(PairFilters, settings))
             with pool:
                 checked = map(filters.check, blocks) if workers == 1 else pool.map(PairFilters.check, blocks)
@@ -127,8 +125,6 @@ def decide(
                 _mark_equal(codes, values, "near_duplicate")
     except ProcessLostError as lost:
         raise DataError(f"{origin.file}: {lost}, perhaps for lack of memory; --workers N uses fewer") from None
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {reason_of(error)}") from None
     return codes, learned
 
 
@@ -149,24 +145,21 @@ def score(
     """
     learned: Learned = {}
     for name, scorer in scorers.items():
-        try:
-            with TemporaryFile(dir=folder) as file:
-                done = 0
-                for block in read_blocks(origin):
-                    rows = np.flatnonzero(codes[done : done + len(block)] == KEPT)
-                    scores = np.full(len(block), np.inf, np.float32)
-                    if len(rows):
-                        pair_scores = scorer([block[row].pair[:2] for row in rows.tolist()])
-                        scores[rows] = np.where(np.isnan(pair_scores), -np.inf, pair_scores)
-                    file.write(scores.tobytes())
-                    done += len(block)
-                    progress(done)
-                if done != len(codes):
-                    raise DataError(f"{origin.file}: changed while it was read")
-                file.flush()
-                learned[f"{name}_threshold"] = _mark_scores(codes, np.memmap(file, np.float32, "r"), name, settings)
-        except OSError as error:
-            raise DataError(f"{folder}: cannot be written: {reason_of(error)}") from None
+        with refused(folder, "cannot be written"), TemporaryFile(dir=folder) as file:
+            done = 0
+            for block in read_blocks(origin):
+                rows = np.flatnonzero(codes[done : done + len(block)] == KEPT)
+                scores = np.full(len(block), np.inf, np.float32)
+                if len(rows):
+                    pair_scores = scorer([block[row].pair[:2] for row in rows.tolist()])
+                    scores[rows] = np.where(np.isnan(pair_scores), -np.inf, pair_scores)
+                file.write(scores.tobytes())
+                done += len(block)
+                progress(done)
+            if done != len(codes):
+                raise DataError(f"{origin.file}: changed while it was read")
+            file.flush()
+            learned[f"{name}_threshold"] = _mark_scores(codes, np.memmap(file, np.float32, "r"), name, settings)
     return learned
 
 
@@ -198,8 +191,7 @@ def apply(
                 continue
             drop(item, DROPS[code])
             if len(examples[DROPS[code]]) < _EXAMPLES:
-                source, target = (text[:_SHOWN] for text in item.pair[:2])
-                examples[DROPS[code]].append(item.pair._replace(source=source, target=target))
+                examples[DROPS[code]].append(item.pair.shortened())
         progress(done)
     if done != len(codes):
         raise DataError(f"{origin.file}: changed while it was read")

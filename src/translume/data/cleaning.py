@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from translume.config.data import CleaningSettings
 from translume.data.pairs import Pair
-from translume.data.scripts import mostly_in
+from translume.data.scripts import in_other_scripts
 from translume.json_values import JsonValue
 
 REASONS = (
@@ -26,7 +26,6 @@ REASONS = (
 )
 """Why pairs are dropped, in the order in which rules are applied; a pair counts under the first that matches."""
 
-_SHOWN = 200
 _BLANK = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]*"
@@ -90,10 +89,7 @@ class Account(JsonValue):
         """Count `count` pairs under a reason. The first pair of each reason is its example."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
         if reason not in self.examples:
-            source, target = (
-                text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for text in (pair.source, pair.target)
-            )
-            self.examples[reason] = Pair(source=source, target=target, file=pair.file, line=pair.line)
+            self.examples[reason] = pair.shortened("…")._replace(target_file="", document="")
 
     def keep(self, pairs: list[Pair], codes: NDArray[np.int8]) -> list[Pair]:
         """Return the pairs with the code KEPT, and count the others under their reasons."""
@@ -132,8 +128,7 @@ class Account(JsonValue):
         for reason, count in self.dropped.items():
             lines.append(f"  {reason}: {count:,}")
             if examples and reason in self.examples:
-                pair = self.examples[reason]
-                lines.append(f"    {pair.file}:{pair.line}: {pair.source!r} | {pair.target!r}")
+                lines.append(f"    {self.examples[reason].shown()}")
         return lines
 
 
@@ -229,15 +224,11 @@ class Rules:
         settings = self._settings
         codes = np.full(len(pairs), KEPT, np.int8)
         if self._sources:
-            _mark(codes, np.array([is_blank(pair.source) for pair in pairs], np.bool_), "empty")
-        _mark(codes, np.array([is_blank(pair.target) for pair in pairs], np.bool_), self._no_target)
+            _mark(codes, [is_blank(pair.source) for pair in pairs], "empty")
+        _mark(codes, [is_blank(pair.target) for pair in pairs], self._no_target)
         if settings.identical:
-            same = [pair.source.strip() == pair.target.strip() for pair in pairs]
-            _mark(codes, np.array(same, np.bool_), "identical sides")
-        if settings.source_script:
-            _mark(codes, ~mostly_in(settings.source_script, [pair.source for pair in pairs]), "wrong script")
-        if settings.target_script:
-            _mark(codes, ~mostly_in(settings.target_script, [pair.target for pair in pairs]), "wrong script")
+            _mark(codes, [pair.source.strip() == pair.target.strip() for pair in pairs], "identical sides")
+        _mark(codes, in_other_scripts(pairs, (settings.source_script, settings.target_script)), "wrong script")
         return codes
 
     def filled(self, codes: NDArray[np.int8]) -> NDArray[np.bool_]:
@@ -274,5 +265,5 @@ class Rules:
         return codes
 
 
-def _mark(codes: NDArray[np.int8], holds: NDArray[np.bool_], reason: str) -> None:
-    codes[holds & (codes == KEPT)] = _CODE[reason]
+def _mark(codes: NDArray[np.int8], holds: NDArray[np.bool_] | list[bool], reason: str) -> None:
+    codes[np.asarray(holds, np.bool_) & (codes == KEPT)] = _CODE[reason]

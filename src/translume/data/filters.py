@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from translume.config.clean import ALWAYS, FILTERS, OF_PAIRS, CleanSettings
 from translume.data.cleaning import KEPT, hashes, is_blank
 from translume.data.fingerprints import joined, min_hashes
-from translume.data.scripts import letter_shares, mostly_in
+from translume.data.scripts import in_other_scripts, letter_shares
 from translume.text.detection import Lingua
 
 DROPS = (*ALWAYS, *FILTERS)
@@ -119,14 +119,6 @@ def _repeats(settings: CleanSettings, text: str) -> bool:
     return count - len(set(zip(units, units[1:], units[2:], strict=False))) > settings.max_repeats * count
 
 
-def _wrong_script(settings: CleanSettings, pairs: list[Texts]) -> NDArray[np.bool_]:
-    wrong = np.zeros(len(pairs), np.bool_)
-    for side, script in enumerate((settings.source_script, settings.target_script)):
-        if script:
-            wrong |= ~mostly_in(script, [pair[side] for pair in pairs])
-    return wrong
-
-
 def _wrong_language(settings: CleanSettings, pairs: list[Texts]) -> NDArray[np.bool_]:
     wrong = np.zeros(len(pairs), np.bool_)
     for side, code in enumerate((settings.source_language, settings.target_language)):
@@ -150,7 +142,7 @@ _OF_PAIRS: dict[str, Callable[[CleanSettings, list[Texts]], Sequence[bool] | NDA
     "letters": lambda settings, pairs: (
         np.minimum(*(letter_shares([pair[side] for pair in pairs]) for side in (0, 1))) < settings.min_letters
     ),
-    "script": _wrong_script,
+    "script": lambda settings, pairs: in_other_scripts(pairs, (settings.source_script, settings.target_script)),
     "copy": _each(_is_copy),
     "numbers": _each(_numbers_differ),
     "addresses": _each(lambda settings, pair: _addresses(pair[0]) != _addresses(pair[1])),

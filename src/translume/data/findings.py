@@ -42,7 +42,6 @@ _INVISIBLE = re.compile(
 """Control, zero-width and bidirectional characters. Joiners belong to Persian, Indic scripts and emoji."""
 _LONG = 10_000
 _CHUNK = 8192
-_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +54,8 @@ class Findings:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
-        examples = {kind: _plain(pair) for kind, pair in self.examples.items()}
-        return {"counts": self.counts, "examples": examples, "headers": [_plain(pair) for pair in self.headers]}
+        examples = {kind: pair.to_dict() for kind, pair in self.examples.items()}
+        return {"counts": self.counts, "examples": examples, "headers": [pair.to_dict() for pair in self.headers]}
 
     def lines(self, dropped: Collection[str] = ()) -> list[str]:
         """Return the findings as lines of text, without the kinds in `dropped`, whose pairs a rule drops."""
@@ -64,9 +63,9 @@ class Findings:
         for kind, count in self.counts.items():
             if count and kind not in dropped:
                 rule = f"; kept, unless data.cleaning.{RULES[kind]} = true" if kind in RULES else ""
-                lines += [f"  {kind}: {count:,}{rule}", f"    {_shown(self.examples[kind])}"]
+                lines += [f"  {kind}: {count:,}{rule}", f"    {self.examples[kind].shown()}"]
         for pair in self.headers:
-            lines += ["  first line is likely a header", f"    {_shown(pair)}"]
+            lines += ["  first line is likely a header", f"    {pair.shown()}"]
         return lines
 
 
@@ -120,7 +119,7 @@ class Finder:
                 self._note(kind, hit, pairs, counted=False)
         for pair in pairs:
             if pair.line == 1 and self._is_header(pair):
-                self._headers.append(pair)
+                self._headers.append(pair.shortened())
 
     def findings(self) -> Findings:
         """Return what was found. Overlap counts the validation pairs, or their sources, that training pairs repeat."""
@@ -133,7 +132,7 @@ class Finder:
     def _note(self, kind: str, holds: NDArray[np.bool_], pairs: Sequence[Pair], *, counted: bool = True) -> None:
         if holds.any():
             self._counts[kind] += int(holds.sum()) if counted else 0
-            self._examples.setdefault(kind, pairs[int(holds.argmax())])
+            self._examples.setdefault(kind, pairs[int(holds.argmax())].shortened())
 
     def _is_header(self, pair: Pair) -> bool:
         sides = [side.strip().lower() for side in (pair.source, pair.target)]
@@ -147,11 +146,3 @@ def _hashes(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
 
 def _source_hashes(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
     return np.fromiter((hash(pair.source) for pair in pairs), np.int64, len(pairs)).view(np.uint64)
-
-
-def _plain(pair: Pair) -> dict[str, object]:
-    return {"source": pair.source[:_SHOWN], "target": pair.target[:_SHOWN], "file": pair.file, "line": pair.line}
-
-
-def _shown(pair: Pair) -> str:
-    return f"{pair.file}:{pair.line}: {pair.source[:_SHOWN]!r} | {pair.target[:_SHOWN]!r}"

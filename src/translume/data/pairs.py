@@ -20,6 +20,7 @@ from translume.tasks import find_task
 Split = Literal["train", "valid"]
 SPLITS: tuple[Split, ...] = ("train", "valid")
 _PAIR_KEYS = ("source", "target")
+_SHOWN = 200
 
 
 class Pair(NamedTuple):
@@ -40,6 +41,15 @@ class Pair(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return the pair as a JSON object, without the place of its target."""
         return {"source": self.source, "target": self.target, "file": self.file, "line": self.line}
+
+    def shortened(self, end: str = "") -> "Pair":
+        """Return the pair with at most 200 characters of each text, as an example.  end: of a text that was longer."""
+        source, target = (text if len(text) <= _SHOWN else text[:_SHOWN] + end for text in self[:2])
+        return self._replace(source=source, target=target)
+
+    def shown(self) -> str:
+        """Return the place and both texts as one line."""
+        return f"{self.file}:{self.line}: {self.source!r} | {self.target!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-from translume.atomic import reason_of, replace_file
+from translume.atomic import replace_file
 from translume.checksums import sealed, unsealed
 from translume.data.corpus import FORMAT, is_whole
-from translume.errors import DataError, TranslumeError
+from translume.errors import DataError, TranslumeError, reason_of
 from translume.locks import lock, release_to_move
 from translume.parallel import ProcessLostError
 

@@ -42,6 +42,15 @@ def mostly_in(script: str, texts: Sequence[str]) -> NDArray[np.bool_]:
     return within
 
 
+def in_other_scripts(pairs: Sequence[Sequence[Any]], scripts: Sequence[str]) -> NDArray[np.bool_]:
+    """Return [n], True if a side of a pair is not `mostly_in` its script.  scripts: of both sides; empty: any."""
+    other = np.zeros(len(pairs), np.bool_)
+    for side, script in enumerate(scripts):
+        if script:
+            other |= ~mostly_in(script, [pair[side] for pair in pairs])
+    return other
+
+
 def letter_shares(texts: Sequence[str]) -> NDArray[np.float64]:
     """Return the share of letters among the characters of each text [n] without spaces; 0 if it has none."""
     kinds, lengths, ends = _kinds(texts)

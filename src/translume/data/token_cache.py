@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.atomic import reason_of, replace_file
+from translume.atomic import replace_file
 from translume.checksums import sealed, unsealed
 from translume.config.data import CleaningSettings, DataSettings
 from translume.config.languages import ENGLISH
@@ -31,7 +31,7 @@ from translume.data.held_out import Sample, chunks, source_hashes
 from translume.data.lines import unreadable
 from translume.data.pairs import Origin, Pair, Split, origins
 from translume.data.partial_cache import Progress, build
-from translume.errors import DataError, nearest
+from translume.errors import DataError, nearest, refused
 from translume.sources import FrameReader, frame_reader
 from translume.tasks import Task, find_task
 from translume.text import Labels, Tokenizer
@@ -119,11 +119,9 @@ def _read_digests(memory: Path) -> dict[str, str]:
 
 
 def _write_digests(memory: Path, known: dict[str, str]) -> None:
-    try:
+    with refused(memory.parent, "cannot be written"):
         memory.parent.mkdir(parents=True, exist_ok=True)
         replace_file(memory, sealed(known).encode(), synced=False)
-    except OSError as error:
-        raise DataError(f"{memory.parent}: cannot be written: {reason_of(error)}") from None
 
 
 SAVE_SECONDS = 10.0

@@ -28,7 +28,7 @@ from translume.engine.search import (
 )
 from translume.engine.sources import SourceKernels, empty_cache
 from translume.engine.state import EngineState, StepInput
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known
 from translume.kernels.allocator import keep_freed_memory
 from translume.kernels.loading import NativeError, empty
 from translume.lazy import torch
@@ -82,8 +82,7 @@ class Engine:
 
         Raises EngineError if the kernels are not available, or do not support the layers.
         """
-        if dtype not in LINEAR:
-            raise EngineError(f"engine: dtype: found '{dtype}'{nearest(dtype, LINEAR)}")
+        check_known("engine: dtype", dtype, LINEAR, EngineError)
         keep_freed_memory()  # every batch allocates buffers of similar sizes
         self.network, self.dtype, self._model = network, dtype, model
         self.packed_file: Path | None = None

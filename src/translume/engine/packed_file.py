@@ -21,7 +21,7 @@ from translume.checkpoint.loading import packed_name
 from translume.checksums import BLOCK, word_sums
 from translume.engine.network import Array
 from translume.engine.packing import Dtype
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, reason_of
 from translume.kernels import loading
 
 AUTOMATIC_BYTES = 1 << 25
@@ -113,7 +113,7 @@ class PackedFile:
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-            raise ModelFolderError(f"{self.path}: cannot be written: {atomic.reason_of(error)}") from None
+            raise ModelFolderError(f"{self.path}: cannot be written: {reason_of(error)}") from None
         return self.path
 
 

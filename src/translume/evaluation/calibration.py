@@ -64,6 +64,16 @@ class Reliability(JsonValue):
     accuracy: float
     bins: tuple[Bin, ...]
 
+    def described(self, of: str, confidence: str, more: str = "") -> str:
+        """Return one line with the calibration error and its definition.  of, confidence: what has which.
+
+        more: of the definition.
+        """
+        return (
+            f"ECE|of:{of}|confidence:{confidence}|bins:{len(self.bins)}{more} = {self.ece:.4f} "
+            f"(confidence {self.confidence:.4f}, right {self.accuracy:.4f} of {self.count})"
+        )
+
 
 class Bins:
     """Accumulates steps in bins by confidence, optionally in groups."""
@@ -126,14 +136,9 @@ class Calibration(JsonValue):
 
     def __str__(self) -> str:
         """Return two lines, for tokens and for EOS, each with its definition."""
-        kind = "" if self.normalised else "|distribution:no"
-        lines = []
-        for what, confidence, steps in (("tokens", "max p", self.tokens), ("EOS tokens", "p(end)", self.end)):
-            lines.append(
-                f"ECE|of:{what}|confidence:{confidence}|bins:{len(steps.bins)}|forced:yes|T:{self.temperature:.4g}{kind}"
-                f" = {steps.ece:.4f} (confidence {steps.confidence:.4f}, right {steps.accuracy:.4f} of {steps.count})"
-            )
-        return "\n".join(lines)
+        how = f"|forced:yes|T:{self.temperature:.4g}{'' if self.normalised else '|distribution:no'}"
+        tokens, ends = self.tokens.described("tokens", "max p", how), self.end.described("EOS tokens", "p(end)", how)
+        return f"{tokens}\n{ends}"
 
 
 def measure_calibration(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from translume.errors import DataError
-from translume.evaluation.calibration import BINS, Bins, Reliability
+from translume.evaluation.calibration import Bins, Reliability
 from translume.evaluation.scores import Score
 from translume.json_values import to_values
 from translume.lazy import torch
@@ -73,8 +73,7 @@ class ClassScores:
     @property
     def scores(self) -> tuple[Score, ...]:
         """Accuracy and macro-F1, in percent."""
-        several = self.confusion is None
-        exact = "all labels" if several else "label"
+        exact = "all labels" if self.confusion is None else "label"
         return (
             Score(name="accuracy", title="accuracy", value=self.accuracy, signature=f"right:{exact}|n:{self.texts}"),
             Score(name="macro_f1", title="macro-F1", value=self.macro_f1, signature=f"classes:seen|n:{self.texts}"),
@@ -83,12 +82,8 @@ class ClassScores:
     @property
     def calibration(self) -> str:
         """One line with the calibration error and its definition."""
-        what, confidence = ("labels", "max p") if self.confusion is not None else ("decisions", "max(p, 1-p)")
-        reliability = self.reliability
-        return (
-            f"ECE|of:{what}|confidence:{confidence}|bins:{BINS} = {reliability.ece:.4f} "
-            f"(confidence {reliability.confidence:.4f}, right {reliability.accuracy:.4f} of {reliability.count})"
-        )
+        what = ("labels", "max p") if self.confusion is not None else ("decisions", "max(p, 1-p)")
+        return self.reliability.described(*what)
 
     def _repr_html_(self) -> str:
         """Return a table of the classes and the scores for notebooks."""

@@ -5,12 +5,12 @@ The package needs older releases of NumPy and transformers than Translume, so a 
 
 import json
 import os
-import select
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from multiprocessing import Pipe
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -39,13 +39,13 @@ def environment() -> Path:
 class CometWorker:
     """A process that loads a model of comet when it is first needed and rates rows. Threads may share it.
 
-    It ends at the end of its standard input, so with this process.
+    It ends when its pipe is closed, so with this process.
     """
 
     def __init__(self, python: str, settings: CometSettings, model: str) -> None:
         self._python, self._settings, self._model = python, settings, model
         self._process: Any = None
-        self._lock, self._buffer = Lock(), b""
+        self._lock = Lock()
 
     def answer(self, rows: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
         """Return the answer of comet_worker.py to rows; for none, that about the model, with its "sha256".
@@ -59,14 +59,15 @@ class CometWorker:
 
     def close(self, seconds: float = 0.0) -> str:
         """End the process, and return why it ended, or the last line that it printed."""
-        process, self._process, self._buffer = self._process, None, b""
+        process, self._process = self._process, None
         if process is None:
             return ""
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
         code = process.returncode or 0
         process.kill()
-        process.communicate()
+        process.wait()
+        self._pipe.close()
         with self._errors:
             self._errors.seek(0)
             last = " ".join(self._errors.read().decode(errors="replace").strip().rpartition("\n")[2].split())
@@ -74,11 +75,14 @@ class CometWorker:
 
     def _start(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # until the next process
+        self._pipe, theirs = Pipe()
+        number = theirs.fileno()
         # -I: neither this folder nor PYTHONPATH, which are for our own Python. A new session: without our Ctrl-C.
-        command, pipe = [self._python, "-I", str(WORKER)], subprocess.PIPE
-        streams: Any = {"stdin": pipe, "stdout": pipe, "stderr": self._errors}
+        command = [self._python, "-I", str(WORKER), str(number)]
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": self._errors, "stderr": self._errors}
         try:
-            self._process = subprocess.Popen(command, **streams, start_new_session=True)
+            with theirs:
+                self._process = subprocess.Popen(command, **streams, pass_fds=[number], start_new_session=True)
         except OSError as error:
             self._errors.close()
             raise SettingsError(f"evaluation.comet.python: {self._python}: {error.strerror}; {INSTALL}") from None
@@ -89,33 +93,22 @@ class CometWorker:
         """Return the answer to a question; end the process if there is none."""
         done = False
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
-            while "busy" in (answer := json.loads(self._line())):
-                pass
+            self._pipe.send_bytes(json.dumps(question).encode())
+            answer: dict[str, Any] = {"busy": True}
+            while "busy" in answer:
+                if not self._pipe.poll(SILENCE_SECONDS):
+                    raise TimeoutError(f"gave no answer for {SILENCE_SECONDS:g} seconds")
+                answer = json.loads(self._pipe.recv_bytes())
             done = True
-            return dict(answer)
+            return answer
         except (OSError, ValueError, EOFError) as error:
-            last = self.close(1.0 if isinstance(error, EOFError | BrokenPipeError) else 0.0)
+            last = self.close(1.0 if isinstance(error, EOFError | ConnectionError) else 0.0)
             reason = str(error) if isinstance(error, TimeoutError) else f"ended: {last or 'without a message'}"
             hint = f"; {INSTALL}" if last.startswith("ModuleNotFoundError") else ""
             raise TranslumeError(f"comet: {self._model}: {self._python} {reason}{hint}") from None
         finally:
             if not done:  # also after Ctrl-C: a late answer must not be read as that of the next question
                 self.close()
-
-    def _line(self) -> bytes:
-        while b"\n" not in self._buffer:
-            poll = select.poll()  # unlike select.select, it takes any number of a file
-            poll.register(self._process.stdout, select.POLLIN)
-            if not poll.poll(1000 * SILENCE_SECONDS):
-                raise TimeoutError(f"gave no answer for {SILENCE_SECONDS:g} seconds")
-            part = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not part or len(self._buffer) > 1 << 24:  # bytes, far more than an answer has
-                raise EOFError
-            self._buffer += part
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
 
 
 @cache

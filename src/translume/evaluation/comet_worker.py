@@ -1,16 +1,17 @@
 """Score segments with unbabel-comet. The Python of comet's own environment runs this file, which imports no Translume.
 
-Standard input and output are JSON lines. The first line, {"model", "batch", "device", "precision"}, is answered with
-{"version", "path", "references", "needed"}: whether the model reads references, and whether it must have them. Each
-other one, {"rows": [[source, text, reference], …]}, is answered with {"scores": […], "cut": […]}, a value for each row.
-{"busy": true} comes between, after each batch. An error ends the process; its last line on standard error says why.
+The argument is the file number of a pipe of multiprocessing, whose messages are JSON. The first, {"model", "batch",
+"device", "precision"}, is answered with {"version", "path", "references", "needed"}: whether the model reads
+references, and whether it must have them. Each other one, {"rows": [[source, text, reference], …]}, is answered with
+{"scores": […], "cut": […]}, a value for each row. {"busy": true} comes between, after each batch. An error ends the
+process; its last line on standard error says why.
 """
 
 # ruff: noqa: B905  # the environment may have a Python whose zip has no `strict`
 
 import json
-import os
 import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 SORTED_BATCHES = 16
@@ -63,13 +64,12 @@ def cut(model: Any, rows: Any) -> Any:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what comet and its libraries print becomes standard error
+    pipe: Any = Connection(int(sys.argv[1]))
 
     def answer(values: Any) -> None:
-        print(json.dumps(values), file=answers, flush=True)
+        pipe.send_bytes(json.dumps(values).encode())
 
-    first = json.loads(sys.stdin.buffer.readline())
+    first = json.loads(pipe.recv_bytes())
     import comet
     import torch
 
@@ -82,9 +82,9 @@ def main() -> None:
     needed = model.requires_references()
     reads = "ref" in getattr(model.hparams, "input_segments", ["ref"] * needed)  # XCOMET and UniTE can do without
     answer({"version": comet.__version__, "path": path, "references": reads, "needed": needed})
-    for line in sys.stdin.buffer:
+    while True:  # until the pipe is closed, which is an error
+        rows = json.loads(pipe.recv_bytes())["rows"]
         model.to(device)  # Lightning moves it to the CPU after each prediction
-        rows = json.loads(line)["rows"]
         scores = scores_of(model, rows, first["batch"], lambda: answer({"busy": True}))
         answer({"scores": scores, "cut": cut(model, rows)})
 

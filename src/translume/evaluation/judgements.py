@@ -9,7 +9,7 @@ import numpy as np
 
 from translume.atomic import write_file
 from translume.data.tables import first_row, read_columns
-from translume.errors import DataError, SettingsError, nearest, similar
+from translume.errors import DataError, SettingsError, check_known, similar
 from translume.evaluation.scores import Counts, Score
 from translume.evaluation.significance import SEED
 
@@ -122,10 +122,9 @@ def read_judgements(key: Path, sheets: Sequence[Path]) -> Judgements:
 def _penalty(place: str, *cells: str) -> float:
     """Return the penalty of an error of MQM."""
     category, severity = ("-".join(cell.lower().split()) for cell in cells)
-    if severity not in WEIGHTS:
-        raise DataError(f"{place}: severity: found '{severity}'{nearest(severity, WEIGHTS)}")
-    if category not in CATEGORIES and (category or severity != "no-error"):
-        raise DataError(f"{place}: category: found '{category}'{nearest(category, CATEGORIES)}")
+    check_known(f"{place}: severity", severity, WEIGHTS, DataError)
+    if category or severity != "no-error":
+        check_known(f"{place}: category", category, CATEGORIES, DataError)
     return SPECIAL.get((category, severity), WEIGHTS[severity])
 
 

@@ -9,7 +9,7 @@ from translume.config import DecodingSettings, Direction, EvaluationSettings
 from translume.config.evaluation import METRICS
 from translume.config.languages import NO_DIRECTION
 from translume.data.scripts import mostly_in
-from translume.errors import DataError, SettingsError, nearest, needed_by, suggest_keywords
+from translume.errors import DataError, SettingsError, check_known, needed_by, suggest_keywords
 from translume.evaluation.scores import Comparison, Metric, References, Score, Scores, Test, known
 from translume.evaluation.segment_metrics import SegmentMetric
 from translume.evaluation.significance import SEED, compare_counts
@@ -27,13 +27,12 @@ PERPLEXITY_SCORES = (
     ("bits_per_byte", "bits", "byte", 4),
     ("nats_per_character", "nats", "character", 4),
 )
-"""Attribute of `Perplexity`, title, unit and decimal places of each score."""
+"""Attribute of `Perplexity`, title, unit, of which "units" counts, and decimal places of each score."""
 
 
 def metric_from(name: str, settings: EvaluationSettings) -> Metric:
     """Create a metric by name; raise SettingsError with the nearest known name for an unknown one."""
-    if name not in METRICS:
-        raise SettingsError(f"evaluation.metrics: found '{name}'{nearest(name, METRICS)}")
+    check_known("evaluation.metrics", name, METRICS)
     metric: Metric = find("metric", name)(settings)
     return metric
 
@@ -202,18 +201,12 @@ def perplexity_scores(perplexity: Perplexity) -> tuple[Score, ...]:
     unit: the divisor: tokens and EOS; words of the raw text, separated by white space; bytes in UTF-8 or
     characters of the raw text.  end:yes: EOS is also predicted.
     """
-    counts = {
-        "token": perplexity.tokens,
-        "word": perplexity.words,
-        "byte": perplexity.bytes,
-        "character": perplexity.characters,
-    }
     return tuple(
         Score(
             name=name,
             title=title,
             value=getattr(perplexity, name),
-            signature=f"unit:{unit}|units:{counts[unit]}|documents:{perplexity.documents}|end:yes"
+            signature=f"unit:{unit}|units:{getattr(perplexity, f'{unit}s')}|documents:{perplexity.documents}|end:yes"
             f"|context:{perplexity.context}|stride:{perplexity.stride}",
             digits=digits,
         )
@@ -244,12 +237,11 @@ def compare(
     """
     if samples is not None and samples < 1:
         raise SettingsError(f"compare: found {samples} samples, expected at least 1")
+    all_references = [references, *other_references]
     for texts in (first, second):
-        check_lengths(
-            {"translations": texts, **({"sources": sources} if sources else {})}, [references, *other_references]
-        )
+        check_lengths({"translations": texts, **({"sources": sources} if sources else {})}, all_references)
     comparisons = []
     for metric in metrics_from(of_texts(settings, references)):
-        counts = [metric.count(texts, [references, *other_references], sources) for texts in (first, second)]
+        counts = [metric.count(texts, all_references, sources) for texts in (first, second)]
         comparisons.append(compare_counts(metric, counts, samples=samples, seed=seed, test=test))
     return tuple(comparisons)

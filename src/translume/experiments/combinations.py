@@ -124,8 +124,7 @@ def assignments(base: Config, chosen: Mapping[str, str]) -> list[str]:
 
 def with_seed(config: Config, number: int) -> Config:
     """Return the settings with the `number`-th seed after their own."""
-    seed = config.training.seed + number
-    return config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
+    return config.with_values("training", {"seed": config.training.seed + number})
 
 
 def folder_name(text: str) -> str:
@@ -143,7 +142,7 @@ def _often(config: Config, varied: Collection[str]) -> Config:
     # Patience counts validations.
     names = [name for name in ("log_every", "validate_every") if name == "log_every" or not settings.patience]
     often = {name: min(getattr(settings, name), every) for name in names if f"training.{name}" not in varied}
-    return config.model_copy(update={"training": settings.model_copy(update=often)})
+    return config.with_values("training", often)
 
 
 def head_kinds() -> dict[str, type[HeadKind]]:

@@ -7,13 +7,14 @@ language by CLDR's rules.
 import datetime
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from babel.dates import format_date, format_time, get_timezone_location
@@ -45,17 +46,22 @@ class DemoCorpus:
 
     def write(self, folder: Path) -> None:
         """Write `train.en`, `train.zh`, …; files that already hold the same bytes are not written."""
-        try:
-            make_folder(folder)
-            for part in PARTS:
-                pairs: Sentences = getattr(self, part)
-                for side, language in enumerate((self.source_language, self.target_language)):
-                    text = "".join(f"{pair[side]}\n" for pair in pairs).encode()
-                    path = folder / f"{part}.{language}"
-                    if not path.exists() or path.read_bytes() != text:
-                        path.write_bytes(text)
-        except OSError as error:
-            raise DataError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
+        texts: dict[str, str] = {}
+        for part in PARTS:
+            for side, language in enumerate((self.source_language, self.target_language)):
+                texts[f"{part}.{language}"] = "".join(f"{pair[side]}\n" for pair in getattr(self, part))
+        _write(folder, texts)
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the text of each file in a folder, unless it holds that already."""
+    try:
+        make_folder(folder)
+        for path, content in ((folder / name, text.encode()) for name, text in texts.items()):
+            if not path.exists() or path.read_bytes() != content:
+                path.write_bytes(content)
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
 
 
 def make_corpus(
@@ -123,30 +129,31 @@ def fill(phrase: str, values: dict[str, tuple[str | int | float, ...]], language
     return text + phrase[end:]
 
 
-@cache
-def _all_phrases() -> tuple[dict[str, str], ...]:
-    text = (files("translume.experiments") / "phrases.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["phrase"])
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("translume.experiments") / name).read_text(encoding="utf-8"))
+
+
+_PHRASES: list[dict[str, str]] = _table("phrases.toml")["phrase"]
 
 
 def phrase_languages() -> tuple[str, ...]:
     """Return the codes of the languages that have phrases."""
-    return tuple(_all_phrases()[0])
+    return tuple(_PHRASES[0])
 
 
-def read_phrases(languages: Iterable[str]) -> tuple[dict[str, str], ...]:
+def read_phrases(languages: Iterable[str]) -> list[dict[str, str]]:
     """Return all phrases; raise SettingsError for a language without phrases."""
     known = phrase_languages()
     for language in languages:
         if language not in known:
             raise SettingsError(f"--languages: the demo has no phrases in '{language}'{nearest(language, known)}")
-    return _all_phrases()
+    return _PHRASES
 
 
 Value = tuple[str | int | float, ...]
 """A drawn value, independent of the language: its kind, then its parts."""
 
-_TABLES = tomllib.loads((files("translume.experiments") / "demo.toml").read_text(encoding="utf-8"))
+_TABLES = _table("demo.toml")
 """What the slots are filled with, and the settings of the demo."""
 WOMEN: dict[str, str]
 MEN: dict[str, str]
@@ -155,7 +162,6 @@ LANGUAGES, COUNTRIES, PRICED, NAMED, WHOLE = (
     tuple(_TABLES[name].split()) for name in ("languages", "countries", "priced", "named", "whole")
 )
 CITIES = tuple(f"{region}/{city}" for region, cities in _TABLES["cities"].items() for city in cities.split())
-QUANTITIES = {slot: (unit, range(least, end)) for slot, (unit, least, end) in _TABLES["quantities"].items()}
 
 
 def _a_date(random: Random) -> Value:
@@ -179,14 +185,9 @@ def _a_weight(random: Random) -> Value:
     return ("unit", "mass-kilogram", random.choice((random.randrange(2, 60), random.randrange(20, 99) / 10)))
 
 
-def _quantity(slot: str) -> Callable[[Random], Value]:
-    unit, numbers = QUANTITIES[slot]
-    return lambda random: ("unit", unit, random.choice(numbers))
-
-
-def _one_of(kind: str, names: Iterable[str]) -> Callable[[Random], Value]:
-    choices = tuple(names)
-    return lambda random: (kind, random.choice(choices))
+def _one_of(values: Iterable[str | int], *kind: str) -> Callable[[Random], Value]:
+    choices = tuple(values)
+    return lambda random: (*kind, random.choice(choices))
 
 
 DRAWS: dict[str, Callable[[Random], Value]] = {
@@ -203,16 +204,16 @@ DRAWS: dict[str, Callable[[Random], Value]] = {
     "percent": lambda random: ("percent", random.randrange(2, 100)),
     "price": _a_price,
     "amount": lambda random: ("amount", random.choice(NAMED), random.randrange(20, 10_000)),
-    "currency": _one_of("currency", NAMED),
-    "city": _one_of("city", CITIES),
-    "country": _one_of("country", COUNTRIES),
-    "language": _one_of("language", LANGUAGES),
-    "woman": _one_of("name", WOMEN),
-    "man": _one_of("name", MEN),
-    "name": _one_of("name", (*WOMEN, *MEN)),
+    "currency": _one_of(NAMED, "currency"),
+    "city": _one_of(CITIES, "city"),
+    "country": _one_of(COUNTRIES, "country"),
+    "language": _one_of(LANGUAGES, "language"),
+    "woman": _one_of(WOMEN, "name"),
+    "man": _one_of(MEN, "name"),
+    "name": _one_of((*WOMEN, *MEN), "name"),
     "distance": _a_distance,
     "weight": _a_weight,
-    **{slot: _quantity(slot) for slot in QUANTITIES},
+    **{slot: _one_of(range(least, end), "unit", unit) for slot, (unit, least, end) in _TABLES["quantities"].items()},
 }
 """The function that draws each slot. `{city2}` is a second draw of `{city}`, different from the first; for ordered
 values it is later or larger (`count2` is smaller)."""
@@ -304,11 +305,5 @@ def demo_config(source_language: str, target_language: str, *, updates: int = UP
 
 def write_recipe(folder: Path, config: Config) -> Path:
     """Write the settings to `demo.toml` in `folder`, unless it holds them already; return its path."""
-    path = folder / NAME
-    text = config.to_toml()
-    try:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from None
-    return path
+    _write(folder, {NAME: config.to_toml()})
+    return folder / NAME

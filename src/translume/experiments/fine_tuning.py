@@ -13,6 +13,7 @@ from translume.experiments.columns import language_of
 from translume.experiments.manifests import survey_files
 from translume.experiments.proposals import choose_language_model
 from translume.experiments.survey import survey_documents
+from translume.experiments.table import table
 from translume.tasks import find_task
 from translume.text import Tokenizer
 
@@ -23,24 +24,6 @@ SLOWER = 5
 
 _SAMPLE = 2_000
 """Number of pairs whose tokens are counted."""
-
-_SAME_OBJECTIVE = (
-    "accumulate",
-    "optimizer",
-    "beta1",
-    "beta2",
-    "epsilon",
-    "weight_decay",
-    "label_smoothing",
-    "label_smoothing_over",
-    "z_loss",
-    "confidence_penalty",
-    "r_drop",
-    "clip_norm",
-    "average_last",
-    "metric",
-)
-"""Settings of [training] in which fine-tuning should be like the base model's training."""
 
 
 def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal:
@@ -94,7 +77,7 @@ def _training(base: TrainingSettings, updates: int, once: int) -> Iterable[Choic
     yield Choice("training.save_every", every)
     yield Choice("training.patience", 5, why="stop after 5 validations without improvement")
     default = TrainingSettings()
-    for name in _SAME_OBJECTIVE:
+    for name in table()["fine_tuning"].split():
         if getattr(base, name) != getattr(default, name):
             yield Choice(f"training.{name}", getattr(base, name), why="as in the base model's training")
 

@@ -88,14 +88,9 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
     head_time, step_time = step_milliseconds(translator, [sources[number] for number in spread(corpus.pairs, ROWS)])
     chosen = spread(corpus.pairs, sentences)
     sources, references = ([texts[number] for number in chosen] for texts in (sources, references))
-    scores = evaluate(
-        translator,
-        sources,
-        references,
-        config.scoring,
-        # A temperature may have been fitted to one head and not to another.
-        decoding=config.decoding.model_copy(update={"calibrated": False}),
-    )
+    # A temperature may have been fitted to one head and not to another.
+    decoding = config.decoding.model_copy(update={"calibrated": False})
+    scores = evaluate(translator, sources, references, config.scoring, decoding=decoding)
     head, history = checkpoint.model.head, read_history(folder)
     measures = Measures(
         updates=max((record["update"] for record in history if record.get("event") == "finished"), default=0),

@@ -229,20 +229,15 @@ def reuse_vocabularies(others: Sequence[Path], task: Task) -> None:
         if store.model() is not None:
             return
         for beside in others:
-            model = _stored(beside) if beside != folder else None
+            model = None
+            with suppress(ModelFolderError):  # reported when this model is trained
+                model = Store(beside).model()
             if model is None or (model.config.tokenizer, model.config.data) != (config.tokenizer, config.data):
                 continue
             store.begin(ModelDescription(config=config, source=model.source, target=model.target))
             with suppress(OSError, shutil.Error):  # without a copy the corpus is built again
                 shutil.copytree(beside / "cache", folder / "cache", copy_function=os.link)
             return
-
-
-def _stored(folder: Path) -> ModelDescription | None:
-    try:
-        return Store(folder).model()
-    except ModelFolderError:  # reported when this model is trained
-        return None
 
 
 def peak_bytes() -> int:

@@ -90,12 +90,8 @@ def _dimension(path: str, values: tuple[str, ...]) -> Dimension:
     return Dimension(path=path, low=low, high=high, log=bool(match[3]), whole=whole)
 
 
-def propose_space(config: Config) -> tuple[Dimension, ...]:
-    """Return dimensions around the values of some settings; docs/tune.md has the table."""
-    return tuple(_proposed(config))
-
-
-def _proposed(config: Config) -> Iterator[Dimension]:
+def propose_space(config: Config) -> Iterator[Dimension]:
+    """Yield dimensions around the values of some settings; docs/tune.md has the table."""
     training, model, tokens = config.training, config.model, config.tokenizer
     rate, warmup, batch = training.learning_rate, training.warmup_updates, training.max_tokens
     yield Dimension(path="training.learning_rate", low=rate / 4, high=2 * rate, log=True)
@@ -108,12 +104,9 @@ def _proposed(config: Config) -> Iterator[Dimension]:
     low, high = max(0.0, model.dropout - 0.2), min(0.9, model.dropout + 0.1)
     yield Dimension(path="model.dropout", low=round(low, 4), high=round(high, 4))
     # Rotary positions need even widths of heads.
-    widths = {
-        each
-        for each in (model.width // 2, 3 * model.width // 2, 2 * model.width)
-        if each % (2 * model.attention_heads) == 0
-    }
-    yield _choices("model.width", sorted({model.width, *widths}))
+    width, heads = model.width, model.attention_heads
+    widths = {each for each in (width // 2, 3 * width // 2, 2 * width) if each % (2 * heads) == 0}
+    yield _choices("model.width", sorted({width, *widths}))
     for name, layers in (("encoder_layers", model.encoder_layers), ("decoder_layers", model.decoder_layers)):
         if layers:
             yield Dimension(path=f"model.{name}", low=max(1, layers - 2), high=layers + 1, whole=True)

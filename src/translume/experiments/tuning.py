@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,8 +81,8 @@ class Segment(Task):
         other = self.metric != self.config.training.metric
         if (over and isinstance(last, Interrupted)) or (other and isinstance(last, Finished)):
             # A run that ends with this update measures the weights that it keeps; one that had ended needs another.
-            ended: dict[str, int | str] = {"updates": last.update + isinstance(last, Finished), "metric": self.metric}
-            config = with_training(self.config, ended)
+            updates = last.update + isinstance(last, Finished)
+            config = self.config.with_values("training", {"updates": updates, "metric": self.metric})
             for event in train(config, self.folder, device=self.device, threads=self.threads):
                 last = event
                 if isinstance(event, Validated | Finished):
@@ -104,11 +104,6 @@ class Segment(Task):
         return replace(
             measured, measures=replace(measured.measures, scores=(*measured.measures.scores, (PER_CHARACTER, nll, "")))
         )
-
-
-def with_training(config: Config, values: Mapping[str, int | str]) -> Config:
-    """Return settings with other values in [training]."""
-    return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +274,7 @@ class Search:
                 self._choose(trial)
                 return trial
             except SettingsError as error:
-                self._fail(trial, str(error))
+                self._prune(trial, str(error))
                 refused = error
         raise refused
 
@@ -315,7 +310,8 @@ class Search:
         every = max(1, int(parts[-1]["updates"] / RUNGS[len(parts) - 1] / SAVES)) if parts else NEVER
         config = with_seed(self.config(trial), seed)
         final, early = config.training.metric, "nll" if self.early == PER_CHARACTER else self.metric
-        config = with_training(config, {"patience": 0, "validate_every": NEVER, "save_every": every, "metric": early})
+        own_training = {"patience": 0, "validate_every": NEVER, "save_every": every, "metric": early}
+        config = config.with_values("training", own_training)
         own: dict[str, Any] = {"trial": trial, "since": parts[-1]["since"] if parts else 0.0}
         if seed:
             folder = folder.with_name(f"{folder.name}-seed-{config.training.seed}")
@@ -349,7 +345,7 @@ class Search:
         elif run.failure:
             if task.trial == 0:  # which the next call tries again
                 raise TrainingError(f"{self._file}: cannot be trained as it is: {run.failure}")
-            self._fail(self._trial(task.trial), run.failure)
+            self._prune(self._trial(task.trial), run.failure)
             self._failed += 1
             if self._failed == MAX_FAILED:
                 raise TrainingError(f"{self.folder}: {MAX_FAILED} trials in a row failed, the last with: {run.failure}")
@@ -374,14 +370,12 @@ class Search:
         else:
             self._ready.append(trial)
 
-    def _fail(self, trial: "Trial", reason: str) -> None:
-        """End a trial that cannot be trained. The sampler ignores failed trials, but learns from pruned ones."""
-        trial.set_user_attr("failure", reason)
-        self._prune(trial)
-
-    def _prune(self, trial: "Trial") -> None:
+    def _prune(self, trial: "Trial", failure: str = "") -> None:
+        """End a trial. One that cannot be trained is pruned, too: the sampler ignores failed trials."""
         from optuna.trial import TrialState
 
+        if failure:
+            trial.set_user_attr("failure", failure)
         self.study.tell(trial, state=TrialState.PRUNED)
 
     def _parts(self, trial: int) -> list[dict[str, Any]]:

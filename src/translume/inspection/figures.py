@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from translume.atomic import write_file
-from translume.errors import DataError, SettingsError, nearest
+from translume.errors import DataError, SettingsError, check_known
 from translume.evaluation import Bin, Calibration, Reliability
 from translume.evaluation.classification import ClassScores
 from translume.inspection.values import AttentionKind, Attribution, ClassTrace, Frames, Heads, Step, Token, Trace
@@ -281,8 +281,7 @@ def plot_evidence(trace: ClassTrace, method: str | None = None) -> Figure:
 def _by_method(attributions: Sequence[Attribution], method: str | None) -> Attribution:
     known: dict[str, Attribution] = {each.method: each for each in attributions}
     chosen = attributions[0].method if method is None else method
-    if chosen not in known:
-        raise SettingsError(f"method: found '{chosen}'{nearest(chosen, known)}")
+    check_known("method", chosen, known)
     return known[chosen]
 
 
@@ -370,8 +369,7 @@ def _heads(trace: Trace, kind: AttentionKind, layer: int | None) -> tuple[Heads,
     if trace.attention is None:
         raise _missing("attention")
     kinds = {"cross": trace.attention.cross, "decoder": trace.attention.decoder, "encoder": trace.attention.encoder}
-    if kind not in kinds:
-        raise SettingsError(f"kind: found '{kind}'{nearest(kind, kinds)}")
+    check_known("kind", kind, kinds)
     layers = kinds[kind]
     number = max(1, len(layers) - 1) if layer is None else layer
     if not 1 <= number <= len(layers):

@@ -13,7 +13,7 @@ import numpy as np
 from translume.checkpoint import Checkpoint
 from translume.config import DecodingSettings
 from translume.decoding import ForcedPrefix, Hypothesis, Rule, SearchError, best_of, strategy_from
-from translume.errors import SettingsError, TranslationError, nearest
+from translume.errors import SettingsError, TranslationError, check_known
 from translume.inspection.passes import Sentence
 from translume.inspection.values import Token, Word
 from translume.lazy import inference_mode, torch
@@ -34,8 +34,7 @@ def check_parts(k: int, show: Collection[str], known: Sequence[str]) -> None:
     if k < 1:
         raise SettingsError(f"k: found {k}, expected at least 1")
     for part in show:
-        if part not in known:
-            raise SettingsError(f"show: found '{part}'{nearest(part, known)}")
+        check_known("show", part, known)
 
 
 def special_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:

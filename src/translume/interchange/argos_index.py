@@ -20,7 +20,7 @@ from rich.progress import wrap_file
 from translume import atomic
 from translume.atomic import make_folder
 from translume.checkpoint.folder import ARGOS
-from translume.errors import DataError, ModelFolderError, similar
+from translume.errors import DataError, ModelFolderError, refused, similar
 from translume.kernels.cpu import cache_folder
 from translume.version import __version__
 
@@ -73,7 +73,7 @@ def _index_file(index: str) -> Path:
 def _links(file: Path, index: str) -> Mapping[str, str]:
     """Return the address of the newest package of each pair, "en-de"."""
     try:
-        with file.open("rb") as opened:
+        with refused(index, "cannot be read"), file.open("rb") as opened:
             content = opened.read(MAX_INDEX + 1)
         if len(content) > MAX_INDEX:
             raise DataError(f"{index}: found more than {MAX_INDEX:,} bytes, expected an index")
@@ -85,8 +85,6 @@ def _links(file: Path, index: str) -> Mapping[str, str]:
             pair = f"{package['from_code']}-{package['to_code']}"
             if link and package.get("type", "translate") == "translate":
                 links[pair] = max(links.get(pair, ([], "")), (version, link))
-    except OSError as error:
-        raise DataError(f"{index}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise DataError(
             f"{index}: expected a JSON list of packages with package_version, from_code, to_code and links"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translume.checkpoint.arrays import as_fp32
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, refused
 
 Array = NDArray[Any]
 BINARY, METADATA = "model.bin", "metadata.json"
@@ -125,9 +125,8 @@ def needs_import(source: Path) -> bool:
 def read_binary(path: Path) -> Binary:
     """Open a file. Raises DataError for a damaged one, SettingsError for a version that is not known."""
     try:
-        content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        with refused(path, "cannot be read"):
+            content = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except ValueError:
         raise DataError(f"{path}: damaged: it is empty") from None
     try:

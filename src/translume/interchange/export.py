@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from translume.checkpoint import Checkpoint, load_checkpoint, model_folder
-from translume.errors import SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
+from translume.errors import SettingsError, TranslumeError, check_known, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.importing import new_folder, require_new
 from translume.parts import find
@@ -64,8 +64,7 @@ def _refuse_damaged_weights(checkpoint: Checkpoint, model: Path | str) -> None:
 
 
 def _writer(target: str) -> Writer:
-    if target not in TARGETS:
-        raise SettingsError(f"export: found {target!r}{nearest(target, TARGETS)}")
+    check_known("export", target, TARGETS)
     with needed_by("export"):
         writer: Writer = find("export", target)
     return writer

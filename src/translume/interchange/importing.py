@@ -16,7 +16,7 @@ from translume.atomic import make_folder, sync, sync_all
 from translume.checkpoint import Card, Checkpoint, commit, is_hub, load_checkpoint, save_model, write_card
 from translume.checkpoint.folder import hub_function, is_remote, package_file, repository_name
 from translume.checkpoint.model_card import UNKNOWN_LICENCE, licence_of
-from translume.errors import ModelFolderError, SettingsError, TranslumeError, nearest, needed_by, suggest_keywords
+from translume.errors import ModelFolderError, TranslumeError, check_known, needed_by, suggest_keywords
 from translume.interchange.certificate import Certificate, DifferenceError
 from translume.interchange.ctranslate2_binary import is_ctranslate2, needs_import
 from translume.interchange.marian import is_marian
@@ -62,8 +62,7 @@ def import_model(
     Raises SettingsError naming what cannot be expressed, ModelFolderError or DataError for missing or damaged files,
     TranslumeError if `folder` is not empty or the two models differ too much. Then nothing is written.
     """
-    if positions not in get_args(Sinusoids):
-        raise SettingsError(f"positions: found {positions!r}{nearest(positions, get_args(Sinusoids))}")
+    check_known("positions", positions, get_args(Sinusoids))
     paths = [Path(each) for each in vocabularies]
     if layout is not None:
         return import_folder(Path(source), Path(folder), positions, Path(source).name, paths, layout)

@@ -16,7 +16,7 @@ from translume.checkpoint.loading import WEIGHTS
 from translume.checkpoint.model_card import NAME as CARD
 from translume.checkpoint.model_card import UNKNOWN_LICENCE, licence_of, render_card
 from translume.checkpoint.settings import CONFIG, DECODING_FILES, stored_config
-from translume.errors import ModelFolderError, SettingsError, nearest, suggest_keywords
+from translume.errors import ModelFolderError, check_known, suggest_keywords
 from translume.interchange.certificate import Certificate
 from translume.interchange.export import export
 from translume.interchange.hub import LOGIN, TRANSPORT, Repository, hub_errors, progress_bars
@@ -66,8 +66,7 @@ def push(
     Raises ModelFolderError if the folder is damaged, has no weights or the Hub refuses; SettingsError for an unknown
     format; and the errors of `export`.
     """
-    if format not in get_args(Format):
-        raise SettingsError(f"format: found {format!r}{nearest(format, get_args(Format))}")
+    check_known("format", format, get_args(Format))
     target = _repository(repository)
     folder = model_folder(model)
     with tempfile.TemporaryDirectory(prefix="translume-push-", ignore_cleanup_errors=True) as temporary:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from translume.errors import DataError, SettingsError
+from translume.errors import DataError, SettingsError, refused
 from translume.text import SentencePieces
 from translume.text.imported import CONTROL, NORMAL, USER_DEFINED, package, read_proto, scores_of
 from translume.text.specials import BYTES
@@ -24,10 +24,8 @@ def read_sentencepiece(
     Raises DataError for a damaged file, SettingsError naming an option that would change the segmentation here.
     """
     processor = package().SentencePieceProcessor
-    try:
+    with refused(path, "cannot be read"):
         content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         processor(model_proto=content)
     except (RuntimeError, OSError, ValueError):

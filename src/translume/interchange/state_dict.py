@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from translume.checkpoint import Checkpoint, assign, build_model
 from translume.config import Config, ModelSettings
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, refused
 from translume.interchange.certificate import Certificate, forced_targets, label_log_probs
 from translume.interchange.huggingface.reader import is_plain
 from translume.interchange.pickled import load_pickled
+from translume.json_values import read_json
 from translume.model.positions import encoding_class
 from translume.text import SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import LibraryIds
@@ -344,12 +345,8 @@ def _tokenizer(path: Path, specials: tuple[int, int, int, int]) -> Tokenizer:
 
 def _listed(path: Path) -> list[str]:
     """Return the tokens of a vocabulary in order of ids: a list in JSON, or an object of ids 0, 1, 2, …"""
-    try:
-        values: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
+    with refused(path, "cannot be read"):
+        values = read_json(path, object)
     if isinstance(values, dict) and sorted(map(str, values.values())) == sorted(map(str, range(len(values)))):
         values = sorted(values, key=lambda token: int(values[token]))
     if not isinstance(values, list) or not all(isinstance(each, str) and each for each in values):

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from translume.config import FrameSettings
 from translume.parts import part
-from translume.sources.reader import FrameReader, UnreadableError
+from translume.sources.features import FeatureReader
+from translume.sources.reader import UnreadableError
 
 SAMPLE = b"1 2 3\n4 5 6\n"
 """A file to check the reader with, for the settings of SAMPLE_SETTINGS."""
@@ -33,8 +34,8 @@ class MyPart(FrameSettings):
         return self.values
 
 
-class MyPartReader(FrameReader):
-    """Reads frames [L, F] of text files and of arrays."""
+class MyPartReader(FeatureReader):
+    """Reads frames [L, F] of text files; `convert` reads arrays."""
 
     def decode(self, content: bytes) -> NDArray[Any]:
         """Return the frames in the content of a file. Raises UnreadableError with the reason."""
@@ -43,11 +44,3 @@ class MyPartReader(FrameReader):
         except ValueError as error:
             raise UnreadableError(f"is not a table of numbers: {error}") from None
         return self.convert(frames)
-
-    def convert(self, source: object) -> NDArray[Any]:
-        """Return the frames of an array. Raises UnreadableError for one of another shape, TypeError for others."""
-        if not isinstance(source, np.ndarray):
-            raise TypeError(f"found {type(source).__name__}, expected an array")
-        if source.ndim != 2 or source.shape[1] != self.settings.size:
-            raise UnreadableError(f"is an array {list(source.shape)}, expected [L, {self.settings.size}]")
-        return source

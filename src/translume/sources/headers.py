@@ -10,7 +10,7 @@ from typing import IO, Literal
 
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
-from translume.errors import DataError
+from translume.errors import DataError, refused
 from translume.sources.audio import soundfile_module
 from translume.sources.image import FORMATS, orientation, pillow_module
 
@@ -75,14 +75,12 @@ def read_header(kind: FileKind, path: Path) -> Header:
     """Return the header of a file. Raises DataError, which begins with the path, for a file that is not of the kind."""
     if not path.is_file():
         raise DataError(f"{path}: {'is a folder, expected a file' if path.is_dir() else 'no such file'}")
-    try:
+    with refused(path, "cannot be read"):
         if not path.stat().st_size:
             raise DataError(f"{path}: empty file")
         if kind == "audio":
             return _audio(path)
         return _image(path) if kind == "image" else _array(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _audio(path: Path) -> Header:

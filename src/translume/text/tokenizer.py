@@ -16,7 +16,7 @@ import numpy as np
 from translume.atomic import write_file
 from translume.checksums import DigestError, sealed, unsealed
 from translume.config import TokenizerSettings
-from translume.errors import DataError, SettingsError
+from translume.errors import DataError, SettingsError, refused
 from translume.text.bpe_dropout import MergeDropout
 from translume.text.imported import SPACE, SentenceIds
 from translume.text.library import read_library_vocabulary
@@ -294,9 +294,8 @@ class Tokenizer:
                 "tokenizer.kind = 'unigram' without a path trains one"
             )
         try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            with refused(path, "cannot be read"):
+                text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise DataError(f"{path}: not a tokenizer of Translume: not UTF-8 text") from None
         try:

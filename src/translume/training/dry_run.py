@@ -164,12 +164,11 @@ def dry_run(
         torch.cuda.reset_peak_memory_stats(place)
     watch = Stopwatch(place)
     changes = {"validate_every": PAUSE, "save_every": PAUSE, "metric": "nll", "patience": 0}
-    training = config.training.model_copy(update=changes)
     made = near / f".dry-run-{secrets.token_hex(4)}"
     try:  # from before the folder is there, so that no signal leaves it
         made.mkdir(mode=0o700)
         events = train(
-            config.model_copy(update={"training": training}),
+            config.with_values("training", changes),
             made / folder.name,
             source=source,
             device=str(place),

@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
+
+from translume.parallel import Closing
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -26,7 +28,7 @@ class Interruption(BaseException):
     """A signal ended a block of `SignalFlag.interruptible`."""
 
 
-class SignalFlag:
+class SignalFlag(Closing):
     """A context in which the first SIGINT, SIGTERM or SIGHUP only sets `caught`; a later one has its usual effect.
 
     Within `BURST_SECONDS` after the first they are taken for the same one: terminals and wrappers may send several.
@@ -62,18 +64,13 @@ class SignalFlag:
                 self._before[number] = signal.signal(number, self._catch)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
     def _catch(self, number: int, frame: FrameType | None) -> None:
         first = not self.caught
         if first:
             self._since = time.monotonic()
         elif not self._always:
             if time.monotonic() - self._since > BURST_SECONDS:
-                self._restore()
+                self.close()
                 signal.raise_signal(number)
             return
         self.caught = signal.Signals(number).name
@@ -82,7 +79,8 @@ class SignalFlag:
         if self._raises and first:
             raise Interruption
 
-    def _restore(self) -> None:
+    def close(self) -> None:
+        """Restore the handlers of signals that were there before."""
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before = {}

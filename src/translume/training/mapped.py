@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from translume.atomic import reason_of
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, reason_of
 from translume.training.group import Group
 
 

@@ -188,14 +188,13 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
     state, stored = store.state(), store.model()
     folder = str(store.folder)
     if os.environ.get("TRANSLUME_SHORT") == "1":
-        training = config.training.model_copy(update={"updates": min(config.training.updates, SHORT_UPDATES)})
-        config = config.model_copy(update={"training": training})
+        config = config.with_values("training", {"updates": min(config.training.updates, SHORT_UPDATES)})
     if state is not None and stored is not None:
         _refuse_other_source(folder, state.begun.source_model, source)
         if state.begun.source_model:
             config, _ = inherit_settings(config, stored.config, folder)
         if config.training.max_tokens == "auto":
-            config = _with_max_tokens(config, stored.config.training.batch_tokens)
+            config = config.with_values("training", {"max_tokens": stored.config.training.batch_tokens})
         refuse_other_settings(folder, stored.config, config, state.begun.precision)
         return RunPlan(config=config, state=state, stored=stored, base=None)
     if store.has(WEIGHTS):
@@ -219,10 +218,6 @@ def plan_run(config: Config, store: Store, source: Path | None) -> RunPlan:
             )
     same = stored is not None and _vocabulary_settings(stored.config) == _vocabulary_settings(config)
     return RunPlan(config=config, state=None, stored=stored if same else None, base=None)
-
-
-def _with_max_tokens(config: Config, tokens: int) -> Config:
-    return config.model_copy(update={"training": config.training.model_copy(update={"max_tokens": tokens})})
 
 
 def _vocabulary_settings(config: Config) -> tuple[object, ...]:
@@ -344,7 +339,7 @@ def fit_memory(
     longest = max(data.training.longest + 1, data.stream.widest if data.stream else 0)  # with a mark
     tokens = max(int(min(fits for (fits,) in group.numbers([tokens]))), -(-longest // STEP) * STEP)
     yield Preparing(what=f"training.max_tokens = {tokens}, for {where}")
-    return replace(data, model=replace(model, config=_with_max_tokens(model.config, tokens)))
+    return replace(data, model=replace(model, config=model.config.with_values("training", {"max_tokens": tokens})))
 
 
 def _needs(plan: RunPlan, model: ModelDescription, group: Group, device: torch.device) -> MemoryNeeds:

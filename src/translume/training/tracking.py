@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from translume.atomic import reason_of, replace_file
+from translume.atomic import replace_file
 from translume.checksums import sealed, unsealed
 from translume.config import Config
-from translume.errors import TrainingError, not_installed
+from translume.errors import TrainingError, not_installed, refused
 from translume.training.events import Event, Progress, Validated
 
 IDS = "tracking.json"
@@ -193,10 +193,8 @@ def _ids(folder: Path) -> dict[str, str]:
 
 
 def _remember(folder: Path, ids: Mapping[str, str]) -> None:
-    try:
+    with refused(folder / IDS, "cannot be written", TrainingError):
         replace_file(folder / IDS, sealed(ids).encode())
-    except OSError as error:
-        raise TrainingError(f"{folder / IDS}: cannot be written: {reason_of(error)}") from None
 
 
 def _first_line(error: Exception) -> str:

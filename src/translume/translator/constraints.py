@@ -30,7 +30,7 @@ from translume.decoding import (
     TextPrefix,
     TimesInPairs,
 )
-from translume.errors import DataError, SettingsError
+from translume.errors import DataError, SettingsError, refused
 from translume.lazy import Tensor, torch
 from translume.parts import find
 from translume.text import Tokenizer
@@ -163,10 +163,8 @@ def _vocabulary(tokenizer: Tokenizer, path: str) -> OnlyTokens | None:
 
 
 def _stamp_of(path: str, setting: str) -> Stamp:
-    try:
+    with refused(f"{setting}: {path}", "cannot be read"):
         state = Path(path).stat()
-    except OSError as error:
-        raise DataError(f"{setting}: {path}: cannot be read: {error.strerror}") from None
     return state.st_mtime_ns, state.st_size
 
 

@@ -22,7 +22,7 @@ from translume.engine import Draft, Engine, EngineError, build_engine
 from translume.engine.network import Network
 from translume.engine.packed_file import PackedFile
 from translume.engine.packing import Dtype as PackedDtype
-from translume.errors import ModelFolderError, SettingsError, nearest, refuse_unknown_keywords
+from translume.errors import ModelFolderError, SettingsError, check_known, refuse_unknown_keywords
 from translume.kernels.loading import has_kernels, kernels
 from translume.kernels.loading import set_threads as set_kernel_threads
 from translume.lazy import is_imported, torch
@@ -53,8 +53,7 @@ class ComputeOptions:
 
     def __post_init__(self) -> None:
         for name, known in (("engine", get_args(EngineName)), ("dtype", get_args(Dtype))):
-            if (found := getattr(self, name)) not in known:
-                raise SettingsError(f"{name}: found {found!r}{nearest(str(found), known)}")
+            check_known(name, getattr(self, name), known)
 
     @property
     def plain_dtype(self) -> Literal["auto", "fp32", "bf16"]:

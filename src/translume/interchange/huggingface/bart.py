@@ -10,7 +10,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
-from translume.errors import ModelFolderError, SettingsError, nearest
+from translume.errors import ModelFolderError, SettingsError, check_known
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer
 from translume.interchange.huggingface.family import Family, Names, TiedTable, layer_names, shared_tensor, with_kinds
 from translume.interchange.huggingface.tokenizer import (
@@ -111,10 +111,7 @@ class BartLayout(Family):
                     f"encoder_{name}; here both are alike"
                 )
         activation = values.get("activation_function", "gelu")
-        if activation not in ACTIVATIONS:
-            raise SettingsError(
-                f"{place}: activation_function: found {activation!r}{nearest(str(activation), ACTIVATIONS)}"
-            )
+        check_known(f"{place}: activation_function", activation, ACTIVATIONS)
         bias = self.logit_bias in state and bool(state[self.logit_bias].any())
         return {
             **{ours: read_integer(place, values, theirs) for ours, theirs in self.dimensions.items()},

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
-from translume.errors import ModelFolderError, SettingsError, nearest
+from translume.errors import ModelFolderError, SettingsError, check_known
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer, read_side, shown
 from translume.interchange.huggingface.family import (
     Converted,
@@ -19,6 +19,7 @@ from translume.interchange.huggingface.family import (
     TiedTable,
     encoder_differences,
     layer_names,
+    require,
     shared_tensor,
     with_kinds,
 )
@@ -294,12 +295,9 @@ def _layers(place: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     required = {
         "position_embedding_type": "absolute", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
     }  # fmt: skip
-    for name, wanted in required.items():
-        if values.get(name, wanted) != wanted:
-            raise SettingsError(f"{place}: {name}: found {shown(values[name])}, expected {shown(wanted)}")
+    require(f"{place}: ", values, required)
     given = values.get("activation_function" if gpt2 else "hidden_act", "gelu_new" if gpt2 else "gelu")
-    if given not in ACTIVATIONS:
-        raise SettingsError(f"{place}: activation: found {given!r}{nearest(str(given), ACTIVATIONS)}")
+    check_known(f"{place}: activation", given, ACTIVATIONS)
     width = read_integer(place, values, "n_embd" if gpt2 else "hidden_size")
     inner = (values.get("n_inner") or 4 * width) if gpt2 else read_integer(place, values, "intermediate_size")
     return {

@@ -24,6 +24,16 @@ TiedTable = tuple[tuple[str, ...], tuple[str, ...]]
 """Our names and their names of one table, which may occur under several names."""
 
 
+def require(place: str, found: Mapping[str, Any], wanted: Mapping[str, object], *, more: str = "") -> None:
+    """Raise SettingsError naming the first setting that has another value, if it is present.
+
+    place: what stands before the name.  more: what is said after the value that is expected.
+    """
+    for name, value in wanted.items():
+        if found.get(name, value) != value:
+            raise SettingsError(f"{place}{name}: found {shown(found[name])}, expected {shown(value)}{more}")
+
+
 def with_kinds(names: Names, kinds: Iterable[str] = ("weight", "bias")) -> dict[str, list[str]]:
     """Return the names of the weights, and of the biases, of layers."""
     return {f"{ours}.{kind}": [f"{each}.{kind}" for each in theirs] for kind in kinds for ours, theirs in names.items()}
@@ -73,11 +83,7 @@ class Family(ABC):
 
     def read_config(self, place: Path, values: Mapping[str, Any]) -> ForeignConfig:
         """Read the values of the config.json at `place`. Raises SettingsError naming one that is not supported."""
-        for name, wanted in self.required.items():
-            if values.get(name, wanted) != wanted:
-                raise SettingsError(
-                    f"{place}: {name}: found {shown(values[name])}, expected {shown(wanted)} for {self.architecture}"
-                )
+        require(f"{place}: ", values, self.required, more=f" for {self.architecture}")
         return ForeignConfig.from_values(place, self.architecture, values, self.target_vocabulary(place, values))
 
     def target_vocabulary(self, place: Path, values: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from translume.config import ModelSettings, SourceKind
 from translume.config.sources import WaveformSettings
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known
 from translume.interchange.huggingface.bart import ACTIVATIONS, OURS, SIDES
 from translume.interchange.huggingface.config import ForeignConfig, read_boolean, read_integer, read_json, shown
 from translume.interchange.huggingface.family import Converted, Family, Names, TiedTable, layer_names, with_kinds
@@ -88,9 +88,7 @@ class Moonshine(Family):
             side: values.get(f"{side}_hidden_act", usual) for side, usual in zip(SIDES, ("gelu", "silu"), strict=True)
         }
         for side, known in zip(SIDES, (ACTIVATIONS, GATES), strict=True):
-            if acts[side] not in known:
-                message = f"{place}: {side}_hidden_act: found {acts[side]!r}{nearest(str(acts[side]), known)}"
-                raise SettingsError(message)
+            check_known(f"{place}: {side}_hidden_act", acts[side], known)
         return {
             **sizes,
             "dropout": 0.0,

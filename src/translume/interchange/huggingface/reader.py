@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint, assign, build_model, without_values
 from translume.config import Config, ModelSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, nearest
+from translume.errors import DataError, ModelFolderError, SettingsError, expect_file, nearest, refused
 from translume.interchange.huggingface.bart import M2M100, Bart, Marian, MBart, Pegasus
 from translume.interchange.huggingface.bert import BertPair
 from translume.interchange.huggingface.blenderbot import Blenderbot, BlenderbotSmall, PLBart
@@ -248,8 +248,7 @@ def _shards(index: Path) -> dict[str, Path]:
         path = index.parent / file
         if Path(file).name != file or path.suffix != suffix:
             raise DataError(f"{index}: weight_map: found {file!r}, expected the name of a {suffix} file in its folder")
-        if not path.is_file():
-            raise ModelFolderError(f"{path}: no such file, expected the shard that {index.name} names")
+        expect_file(path, f"the shard that {index.name} names")
         stored[file] = set(_names(path))
     for name, file in named.items():
         if name not in stored[file]:
@@ -264,12 +263,10 @@ def _names(path: Path) -> list[str]:
 def _read_safetensors(path: Path, name: str | None = None) -> Any:
     """Return a tensor of a file, or without a name, the names of all."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with refused(path, "cannot be read", ModelFolderError), safe_open(path, framework="pt") as file:
             return file.keys() if name is None else file.get_tensor(name)
     except SafetensorError as error:
         raise damaged(path, error) from None
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _load_pickled(path: Path) -> Mapping[str, Tensor]:

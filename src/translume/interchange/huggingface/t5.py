@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings, SoftmaxSettings
 from translume.config.model import GATED
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known
 from translume.interchange.huggingface.config import ForeignConfig, read_integer
 from translume.interchange.huggingface.family import Converted, Family, Names, TiedTable, layer_names, with_kinds
 from translume.interchange.huggingface.t5_tokenizer import read_t5_tokenizer, t5_tokenizer
@@ -100,10 +100,7 @@ class T5(Family):
     def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
         values, place = config.values, config.place
         projection = values.get(self.activation_name, "relu")
-        if projection not in ACTIVATIONS:
-            raise SettingsError(
-                f"{place}: {self.activation_name}: found {projection!r}{nearest(str(projection), ACTIVATIONS)}"
-            )
+        check_known(f"{place}: {self.activation_name}", projection, ACTIVATIONS)
         tied, scaled = _tied(state), self.scales_logits(config)
         if scaled and not tied:
             raise SettingsError(
@@ -234,8 +231,7 @@ class LongT5(T5):
     def model_values(self, config: ForeignConfig, state: Mapping[str, Tensor]) -> dict[str, Any]:
         values, place = super().model_values(config, state), config.place
         kind = config.values.get("encoder_attention_type", "local")
-        if kind not in LONG_ATTENTIONS:
-            raise SettingsError(f"{place}: encoder_attention_type: found {kind!r}{nearest(str(kind), LONG_ATTENTIONS)}")
+        check_known(f"{place}: encoder_attention_type", kind, LONG_ATTENTIONS)
         encoder: dict[str, Any] = {
             "attention_windows": (_positive(config, "local_radius") + 1,),
             "max_positions": max(values["max_positions"], LONG_POSITIONS),

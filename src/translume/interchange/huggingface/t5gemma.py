@@ -22,6 +22,7 @@ from translume.interchange.huggingface.family import (
     TiedTable,
     encoder_differences,
     layer_names,
+    require,
     with_kinds,
 )
 from translume.interchange.huggingface.tokenizer import read_tokenizer
@@ -149,7 +150,7 @@ class T5Gemma(Family):
                 raise SettingsError(f"{place}: {side}: found {shown(given)}, expected the settings of the {side}")
             rope = given.get("rope_parameters") or {}
             found = {"rope_type": rope.get("rope_type", "default"), **given}
-            require(place, side, found, {"rope_type": "default", "rope_scaling": None, **PLAIN})
+            require(f"{place}: {side}.", found, {"rope_type": "default", "rope_scaling": None, **PLAIN})
             theta = rope.get("rope_theta", given.get("rope_theta", self.like["rope_theta"]))
             sides[side] = {**given, "rope_theta": theta}
         return sides
@@ -235,13 +236,6 @@ class T5Gemma(Family):
         if name.endswith("norm.weight"):
             return tensor + sign
         return tensor * self._factor**sign if name.endswith("q_proj.weight") else tensor
-
-
-def require(place: Path, side: str, found: Mapping[str, Any], wanted: Mapping[str, object]) -> None:
-    """Raise SettingsError naming the first setting of a side that has another value, if it is present."""
-    for name, value in wanted.items():
-        if found.get(name, value) != value:
-            raise SettingsError(f"{place}: {side}.{name}: found {shown(found[name])}, expected {shown(value)}")
 
 
 def _layers(place: Path, side: str, values: Mapping[str, Any], period: int, window: int) -> dict[str, Any]:

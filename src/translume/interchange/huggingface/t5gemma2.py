@@ -12,8 +12,8 @@ from torch import Tensor
 from translume.checkpoint import Checkpoint
 from translume.config import ModelSettings
 from translume.interchange.huggingface.config import ForeignConfig, read_integer, read_side
-from translume.interchange.huggingface.family import Names, TiedTable
-from translume.interchange.huggingface.t5gemma import LAYERS, OURS, PLAIN, SIDES, T5Gemma, require
+from translume.interchange.huggingface.family import Names, TiedTable, require
+from translume.interchange.huggingface.t5gemma import LAYERS, OURS, PLAIN, SIDES, T5Gemma
 from translume.text import Tokenizer
 
 TYPES = {"encoder": "t5gemma2_text", "decoder": "t5gemma2_decoder"}
@@ -60,13 +60,13 @@ class T5Gemma2(T5Gemma):
             name = self.places[side]
             found = read_side(place, {name: given}, name, (TYPES[side],))
             # transformers has the limit of scores as a setting, and does not apply it.
-            require(place, name, found, {**PLAIN, "attn_logit_softcapping": None, "rope_scaling": None})
+            require(f"{place}: {name}.", found, {**PLAIN, "attn_logit_softcapping": None, "rope_scaling": None})
             rope = {kind: (found.get("rope_parameters") or {}).get(kind) or {} for kind in THETAS}
             full, local = ({"rope_type": "default", "rope_theta": THETAS[kind], **rope[kind]} for kind in THETAS)
             linear = full["rope_type"] == "linear"
             wanted = {"rope_type": "linear" if linear else "default"}
-            require(place, f"{name}.rope_parameters.full_attention", full, wanted)
-            require(place, f"{name}.rope_parameters.sliding_attention", local, {"rope_type": "default"})
+            require(f"{place}: {name}.rope_parameters.full_attention.", full, wanted)
+            require(f"{place}: {name}.rope_parameters.sliding_attention.", local, {"rope_type": "default"})
             thetas = {"rope_theta": full["rope_theta"], "local_theta": local["rope_theta"]}
             window = read_integer(place, found, "sliding_window", WINDOW)
             sides[side] = {

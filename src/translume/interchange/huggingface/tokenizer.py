@@ -14,9 +14,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from translume.checkpoint import Checkpoint
 from translume.config import TokenizerSettings
-from translume.errors import DataError, ModelFolderError, SettingsError, nearest
+from translume.errors import DataError, ModelFolderError, SettingsError, check_known, expect_file, refused
 from translume.interchange.huggingface.config import CONFIG, ForeignConfig, read_json
 from translume.interchange.sentencepiece import read_sentencepiece
+from translume.json_values import read_json as read_any_json
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 from translume.text.imported import SPACE, LibraryIds, read_library, scores_of
 from translume.text.library import unknown_id
@@ -181,8 +182,7 @@ def read_marian_tokenizers(folder: Path, config: ForeignConfig) -> tuple[Tokeniz
     separate = (folder / TARGET_VOCABULARY).exists()
     target_vocabulary = folder / (TARGET_VOCABULARY if separate else VOCABULARY)
     for path in (folder / VOCABULARY, target_vocabulary, source_path, target_path):
-        if not path.is_file():
-            raise ModelFolderError(f"{path}: no such file, expected one as MarianTokenizer saves it")
+        expect_file(path, "one as MarianTokenizer saves it")
     refuse_added_tokens(folder, {*read_pieces(folder / VOCABULARY), *read_pieces(target_vocabulary)})
     source = _marian_tokenizer(source_path, folder / VOCABULARY, config, config.vocabulary)
     if not separate and source_path.read_bytes() == target_path.read_bytes():
@@ -263,8 +263,7 @@ def read_m2m100_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     """
     path, vocabulary = folder / BPE, folder / VOCABULARY
     for each in (path, vocabulary):
-        if not each.is_file():
-            raise ModelFolderError(f"{each}: no such file, expected one as M2M100Tokenizer saves it")
+        expect_file(each, "one as M2M100Tokenizer saves it")
     languages: list[str] = resolve_name(M2M100_LANGUAGES)[
         read_json(folder / TOKENIZER_CONFIG).get("language_codes", "m2m100")
     ]
@@ -293,17 +292,15 @@ def read_plbart_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
     Raises ModelFolderError for a missing file, DataError for a damaged one, SettingsError for unsupported options.
     """
     path, place = folder / BPE, folder / TOKENIZER_CONFIG
-    if not path.is_file():
-        raise ModelFolderError(f"{path}: no such file, expected one as PLBartTokenizer saves it")
+    expect_file(path, "one as PLBartTokenizer saves it")
     stated = read_json(place)
     lists: Mapping[str, list[str]] = resolve_name(PLBART_LANGUAGES)
     kind = str(stated.get("language_codes", "base"))
-    if kind not in lists:
-        raise SettingsError(f"{place}: language_codes: found {kind!r}{nearest(kind, lists)}")
+    check_known(f"{place}: language_codes", kind, lists)
     tags = {tag[2:-2]: tag for tag in lists[kind]}
     source = str(stated.get("src_lang") or ("en_XX" if kind == "multi" else "")).removeprefix("__").removesuffix("__")
-    if source and source not in tags:
-        raise SettingsError(f"{place}: src_lang: found {source!r}{nearest(source, tags)}")
+    if source:
+        check_known(f"{place}: src_lang", source, tags)
     sentences = read_sentencepiece(path, codes=False)
     known = [BOS, PAD, EOS, UNK, *(each.piece for each in sentences.proto.pieces[3:])]
     pieces = [*known, *tags.values(), *(["<mask>"] if kind == "base" else [])]
@@ -375,12 +372,8 @@ def marian_tokenizer(checkpoint: Checkpoint) -> Any:
 
 def read_pieces(path: Path) -> tuple[str, ...]:
     """Return the pieces of a vocab.json in order of ids."""
-    try:
-        ids: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    with refused(path, "cannot be read"):
+        ids = read_any_json(path, object)
     if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
         raise DataError(f"{path}: expected a JSON object of tokens, each with its id, 0, 1, 2, …")
     return tuple(sorted(ids, key=ids.__getitem__))

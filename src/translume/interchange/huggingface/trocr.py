@@ -10,7 +10,7 @@ from torch import Tensor
 
 from translume.config import ModelSettings, SourceKind
 from translume.config.sources import PatchSettings
-from translume.errors import ModelFolderError, SettingsError, nearest
+from translume.errors import ModelFolderError, SettingsError, check_known
 from translume.interchange.huggingface.bart import ACTIVATIONS, DROPOUTS, LAYERS, OURS
 from translume.interchange.huggingface.config import (
     ForeignConfig,
@@ -245,8 +245,7 @@ def _height_and_width(path: Path, name: str, found: Any) -> tuple[int, int]:
 def _sizes(place: Path, values: Mapping[str, Any], width: str, inner: str, heads: str, act: str) -> dict[str, Any]:
     """Return the sizes and the activation of the layers of a side, for the names that it has for them."""
     activation = values.get(act, "gelu")
-    if activation not in ACTIVATIONS:
-        raise SettingsError(f"{place}: {act}: found {activation!r}{nearest(str(activation), ACTIVATIONS)}")
+    check_known(f"{place}: {act}", activation, ACTIVATIONS)
     names = {"width": width, "feed_forward": inner, "attention_heads": heads}
     return {
         **{ours: read_integer(place, values, theirs) for ours, theirs in names.items()},

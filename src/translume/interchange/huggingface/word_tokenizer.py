@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from translume.checkpoint import Checkpoint
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, SettingsError, expect_file
 from translume.interchange.huggingface.config import ForeignConfig, read_json, shown
 from translume.interchange.huggingface.t5_tokenizer import UNUSED
 from translume.interchange.huggingface.tokenizer import TOKENIZER_CONFIG, VOCABULARY, read_pieces
@@ -48,8 +48,7 @@ def read_blenderbot_tokenizer(folder: Path, config: ForeignConfig) -> Tokenizer:
 def _tokenizer(folder: Path, file: str, words: SplitWords, config: ForeignConfig, size: int, unknown: str) -> Tokenizer:
     """Return the tokenizer of one side, whose vocabulary is in `file`."""
     for each in (file, MERGES):
-        if not (folder / each).is_file():
-            raise ModelFolderError(f"{folder / each}: no such file, expected one as transformers saves it")
+        expect_file(folder / each, "one as transformers saves it")
     place, pieces = folder / file, list(read_pieces(folder / file))
     if unknown not in pieces:
         raise DataError(f"{place}: lacks {unknown}, which every vocabulary of {config.architecture} has")

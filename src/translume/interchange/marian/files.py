@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, refused
 from translume.interchange.marian.options import MODEL_OPTIONS
 from translume.interchange.marian.vocabulary import parse_yaml
 
@@ -56,10 +56,8 @@ def read_weights(path: Path) -> WeightsFile:
 def read_npz(path: Path) -> WeightsFile:
     """Open a file; arrays are read when they are needed. Raises DataError for a damaged file or one of another kind."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with refused(path, "cannot be read"), zipfile.ZipFile(path) as archive:
             names = frozenset(name.removesuffix(".npy") for name in archive.namelist())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except _DAMAGED:
         raise DataError(f"{path}: damaged, or not weights of Marian") from None
     if MODEL_OPTIONS not in names:
@@ -78,10 +76,8 @@ def read_npz(path: Path) -> WeightsFile:
 
 def _member(path: Path, name: str) -> NDArray[Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with refused(path, "cannot be read"), np.load(path, allow_pickle=False) as archive:
             array: NDArray[Any] = archive[name]
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGED:
         raise DataError(f"{path}: {name} is damaged") from None
     return array
@@ -100,10 +96,8 @@ class _Item:
 
 def read_binary(path: Path) -> WeightsFile:
     """Read a file. Raises DataError for a damaged file, SettingsError for weights in the layout of one processor."""
-    try:
+    with refused(path, "cannot be read"):
         content = memoryview(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         items = {item.name: item for item in _items(content)}
     except (struct.error, UnicodeDecodeError, ValueError):

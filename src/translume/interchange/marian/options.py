@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from translume.errors import SettingsError, nearest
+from translume.errors import SettingsError, check_known
 
 MODEL_OPTIONS = "special:model.yml"
 """The member of a weights file that holds the model's options."""
@@ -63,10 +63,7 @@ def read_architecture(place: str, options: Mapping[str, Any]) -> Architecture:
             raise SettingsError(f"{place}: {name}: found {options[name]!r}, expected {accepted[0]!r}")
     ssru = _mixing(place, options) == "ssru"
     activation = options.get("transformer-ffn-activation", "swish")
-    if activation not in _ACTIVATIONS:
-        raise SettingsError(
-            f"{place}: transformer-ffn-activation: found {activation!r}{nearest(str(activation), _ACTIVATIONS)}"
-        )
+    check_known(f"{place}: transformer-ffn-activation", activation, _ACTIVATIONS)
     inner = _number(place, options, "transformer-dim-ffn")
     sizes = (inner, _number(place, options, "transformer-decoder-dim-ffn", 0) or inner)
     tied = _tied(place, options)

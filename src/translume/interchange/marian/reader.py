@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint, build_model
 from translume.config import Config
-from translume.errors import ModelFolderError, SettingsError
+from translume.errors import ModelFolderError, SettingsError, expect_file
 from translume.interchange.marian import weights_in
 from translume.interchange.marian.files import Array, WeightsFile, read_weights
 from translume.interchange.marian.options import Architecture, decoding_values, read_architecture
@@ -72,8 +72,7 @@ def find_files(source: Path, vocabularies: Sequence[Path] = ()) -> MarianFiles:
     if not vocabularies:
         vocabularies = _vocabularies(folder, named)
     for path in (weights, *vocabularies):
-        if not path.is_file():
-            raise ModelFolderError(f"{path}: no such file, expected a part of the model {source}")
+        expect_file(path, f"a part of the model {source}")
     sentences = tuple(folder / name if (folder / name).is_file() else None for name in SENTENCES)
     return MarianFiles(
         weights=weights,

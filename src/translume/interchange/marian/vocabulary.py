@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from translume.errors import DataError, SettingsError
+from translume.errors import DataError, SettingsError, refused
 from translume.interchange.sentencepiece import read_sentencepiece
 from translume.text import SentencePieces, SpecialIds, Tokenizer, Vocabulary
 
@@ -63,9 +63,8 @@ def read_yaml(path: Path, *, plain: bool = False) -> dict[object, object]:
     Raises DataError for another file.
     """
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path), plain=plain)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        with refused(path, "cannot be read"):
+            return parse_yaml(path.read_text(encoding="utf-8"), str(path), plain=plain)
     except UnicodeDecodeError:
         raise DataError(f"{path}: not YAML: not UTF-8 text") from None
 

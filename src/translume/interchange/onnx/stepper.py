@@ -14,7 +14,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 from torch import Tensor
 
 from translume.belief import Logits, NextToken
-from translume.errors import ModelFolderError
+from translume.errors import ModelFolderError, expect_file
 
 FOLDER = "onnx"
 """The folder of the graphs, where transformers.js and Optimum look for them."""
@@ -41,8 +41,7 @@ def open_session(path: Path, threads: int | None = None) -> onnxruntime.Inferenc
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or torch.get_num_threads()
     options.log_severity_level = 3
-    if not path.is_file():
-        raise ModelFolderError(f"{path}: no such file, expected one as `translume export … onnx` writes it")
+    expect_file(path, "one as `translume export … onnx` writes it")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except _ERRORS as error:

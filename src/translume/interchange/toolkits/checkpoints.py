@@ -13,7 +13,7 @@ from torch import Tensor
 
 from translume.checkpoint import Checkpoint, assign, build_model, without_values
 from translume.config import Config, ModelSettings
-from translume.errors import DataError, ModelFolderError, SettingsError
+from translume.errors import DataError, ModelFolderError, SettingsError, refused
 from translume.interchange.huggingface.bart import OURS, SIDES
 from translume.interchange.huggingface.family import Names, layer_names
 from translume.interchange.sentencepiece import read_sentencepiece
@@ -269,9 +269,8 @@ def read_codes(path: Path, words: SplitWords = WORDS) -> SplitWords:
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a file. Raises DataError if it cannot be read."""
     try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        with refused(path, "cannot be read"):
+            text = path.read_bytes().decode()
     except UnicodeDecodeError:
         raise DataError(f"{path}: not UTF-8 text") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from translume.config import ModelSettings
-from translume.errors import DataError, ModelFolderError
+from translume.errors import DataError, ModelFolderError, expect_file
 from translume.interchange.huggingface.bart import LAYERS, OURS, SIDES
 from translume.interchange.huggingface.family import Names, with_kinds
 from translume.interchange.toolkits.checkpoints import (
@@ -147,10 +147,7 @@ def _tokenizers(path: Path, options: Options, dictionaries: Sequence[Path]) -> t
     if not dictionaries:
         dictionaries = [path.with_name(f"dict.{Path(language).name}.txt") for language in languages]
     for dictionary in dictionaries:
-        if not dictionary.is_file():
-            raise ModelFolderError(
-                f"{dictionary}: no such file, expected it beside {path.name}, or dictionaries with --vocabs"
-            )
+        expect_file(dictionary, f"it beside {path.name}, or dictionaries with --vocabs")
     subwords = find_subwords(path.parent, [(languages[0], "source", "src"), (languages[1], "target", "trg", "tgt")])
     source, target = (
         _tokenizer(dictionary, each)

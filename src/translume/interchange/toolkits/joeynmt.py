@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from translume.config import ModelSettings
-from translume.errors import ModelFolderError
+from translume.errors import expect_file
 from translume.interchange.huggingface.bart import SIDES
 from translume.interchange.huggingface.family import Names, with_kinds
 from translume.interchange.marian.vocabulary import read_yaml
@@ -129,10 +129,7 @@ def _tokenizer(path: Path, options: Options, side: str) -> Tokenizer:
         kinds = {"sentencepiece": "model_file", "subword-nmt": "codes"}
         kind = options.one_of(f"{data}.tokenizer_type", kinds, "sentencepiece")
         file = path.with_name(Path(str(options.stated(f"{data}.tokenizer_cfg.{kind}", kind))).name)
-        if not file.is_file():
-            raise ModelFolderError(
-                f"{file}: no such file, expected it as {data}.tokenizer_cfg.{kind} beside {path.name}"
-            )
+        expect_file(file, f"it as {data}.tokenizer_cfg.{kind} beside {path.name}")
         subwords = file if kind == "model_file" else read_codes(file, words)
     names = {ours: str(options.stated(f"data.special_symbols.{ours}_token", name)) for ours, name in SPECIALS.items()}
     vocabulary = path.with_name(f"{side}_vocab.txt")

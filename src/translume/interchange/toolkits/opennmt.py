@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from translume.config import ModelSettings
-from translume.errors import DataError, ModelFolderError
+from translume.errors import DataError, ModelFolderError, refused
 from translume.interchange.huggingface.bart import SIDES
 from translume.interchange.huggingface.family import Names, with_kinds
 from translume.interchange.pickled import damaged
@@ -254,8 +254,7 @@ def _tokenizers(path: Path, vocabulary: Options) -> tuple[Tokenizer, Tokenizer]:
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        with refused(path, "cannot be read", ModelFolderError):
+            return load_file(path)
     except SafetensorError as error:
         raise damaged(path, error) from None
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror or error}") from None

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from translume.atomic import replace_file
 from translume.checksums import DigestError, sealed, unsealed
-from translume.errors import DataError, SettingsError, nearest
+from translume.errors import DataError, SettingsError, nearest, refused
 from translume.json_values import JsonValue
 
 FORMAT: Final = 1
@@ -134,15 +134,11 @@ _NONE: Final = Key(name="none", id="none", salt="00" * 16, digest="00" * 32, mad
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Lock the folder against other processes that change key files."""
-    try:
+    with refused(path.parent, "cannot be opened"):
         number = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise DataError(f"{path.parent}: cannot be opened: {error.strerror}") from None
     try:
-        try:
+        with refused(path.parent, "cannot be locked"):
             fcntl.flock(number, fcntl.LOCK_EX)
-        except OSError as error:
-            raise DataError(f"{path.parent}: cannot be locked: {error.strerror}") from None
         yield
     finally:
         os.close(number)
