@@ -139,9 +139,13 @@ def test_cached_steps_are_whole_passes(positions: str, norm: str, mixing: str) -
             state = state.select(torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize("kind", sorted(set(HeadKind.kinds()) - {"classify", "copy", "shortlist"}))
-def test_every_head_over_tokens_can_be_trained(kind: str, make: Make, tmp_path: Path) -> None:
-    config = make({"model": {"head": {"kind": kind}}}, updates=2, validate_every=2)
+@pytest.mark.parametrize(
+    "head",
+    [{"kind": kind} for kind in sorted(set(HeadKind.kinds()) - {"classify", "copy", "shortlist"})]
+    + [{"kind": "adaptive", "tie": "all"}],
+)
+def test_every_head_over_tokens_can_be_trained(head: dict[str, str], make: Make, tmp_path: Path) -> None:
+    config = make({"model": {"head": head}}, updates=2, validate_every=2)
     events = list(train(config, tmp_path / "model", device="cpu", threads=1))
     assert isinstance(events[-1], Finished)
     model = load_any(tmp_path / "model").model

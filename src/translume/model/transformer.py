@@ -133,12 +133,10 @@ class EmptyEncoder(Encoder):
         return self._of_decoder[0]
 
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
-        weight: Tensor = self.embedding.table.weight
-        return weight.new_zeros(len(layout.tokens), self.width)
+        return next(self.embedding.parameters()).new_zeros(len(layout.tokens), self.width)
 
     def padded(self, source: Tensor, mask: Tensor) -> Tensor:
-        weight: Tensor = self.embedding.table.weight
-        return weight.new_zeros(*mask.shape, self.width)
+        return next(self.embedding.parameters()).new_zeros(*mask.shape, self.width)
 
 
 class Decoder(nn.Module):
