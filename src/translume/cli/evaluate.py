@@ -22,6 +22,7 @@ from translume.cli.options import (
     ensemble_options,
     evaluation_options,
     excludes,
+    in_direction,
     json_option,
     load_ensemble,
     refuse_options,
@@ -33,7 +34,7 @@ from translume.errors import DataError, SettingsError, TranslumeError, nearest
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
-    from translume.config import DecodingSettings, Direction, EvaluationSettings
+    from translume.config import DecodingSettings, EvaluationSettings
     from translume.data.evaluation_files import EvaluationSet
     from translume.decoding import Average
     from translume.evaluation import Calibration, Scores
@@ -418,7 +419,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     translator = load_ensemble(model, options.others, options.average, options.compute)
     compared = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
     config = changed(translator.config, overrides, *_TABLES)
-    translator, direction = _in_direction(translator, config.decoding)
+    translator, direction = in_direction(translator, config.decoding)
     settings = config.scoring.of_language(direction.target)
     check_metrics(settings)
     translator, calibrations = _calibrated(translator, options, files.sources, files.targets)
@@ -511,21 +512,6 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
     else:
         listed = ", ".join(f"{name} {value:.2f}" for name, value in means.items())
         click.echo(f"mean of {len(parts)} direction{'s' * (len(parts) > 1)}: {listed}")
-
-
-def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tuple[Translator, Direction]":
-    """Return the translator with the direction of `decoding` as its default, which calibration uses."""
-    from translume.translator import Translator
-
-    direction = translator.direction(to=decoding.to, from_=decoding.from_)
-    if not translator.directions.several:
-        return translator, direction
-    chosen = translator.config.decoding.model_copy(update={"to": direction.target, "from_": direction.source})
-    config = translator.config.model_copy(update={"decoding": chosen})
-    checkpoint = translator.checkpoint.changed(config=config)
-    first, *others = translator.models.members
-    models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))
-    return Translator(checkpoint, models=models, fusion=translator.fusion), direction
 
 
 def _measured(
