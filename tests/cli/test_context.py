@@ -93,8 +93,12 @@ def test_documents_of_a_table_are_translated_and_measured_as_such(model: Path, t
     source, target = tmp_path / "test.en", tmp_path / "test.de"
     source.write_text("\n".join([*lines_of(table, 1)[:2], "", *lines_of(table, 1)[2:]]) + "\n")
     target.write_text("\n".join([*lines_of(table, 2)[:2], "", *lines_of(table, 2)[2:]]) + "\n")
-    lines = json.loads(run("evaluate", model, source, target, "--json").stdout)["scores"]
-    assert [each["value"] for each in lines if each["name"] == "d_bleu"] == [pytest.approx(d_bleu.value)]
+    words = ("--json", "--metrics", "bleu,exact_match", "--calibration", "-")
+    wanted = run("evaluate", model, table, *words).stdout
+    assert run("evaluate", model, source, target, *words, "--write", out).stdout == wanted  # blank lines are no pairs
+    assert out.read_text().splitlines() == [*texts[:2], "", *texts[2:]]
+    again = json.loads(run("evaluate", model, target, "--hypotheses", out, *words[:3]).stdout)
+    assert again["scores"] == json.loads(wanted.splitlines()[0])["scores"][:2]
 
 
 def test_the_rows_of_tables_are_translated_in_their_documents(model: Path, table: Path, tmp_path, run) -> None:

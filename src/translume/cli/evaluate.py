@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -231,6 +231,7 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         read_sources,
         reads_tables,
         refuse_table,
+        separators_of,
     )
     from translume.data.lines import read_lines, unequal_lengths
     from translume.evaluation import measure
@@ -253,8 +254,8 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         if len(systems[str(file)]) != len(texts):
             raise DataError(unequal_lengths(hypotheses, file, (len(texts), len(systems[str(file)]))))
     sources: list[str] = []
-    first: Sequence[str | None] = [None] * len(texts)  # for metrics without references
-    others: Sequence[Sequence[str | None]] = []
+    first: list[str | None] = [None] * len(texts)  # for metrics without references
+    others: list[list[str | None]] = []
     if has_model and len(references) == 1 and holds_pairs(references[0], config.data):
         refuse_options(f"{references[0]}, a table of sources and references", "--source")
         note(f"{references[0]}: read as sources and references, in the columns of the training data")
@@ -273,10 +274,15 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         sources = list(read_sources(str(source), config.data))
         if len(sources) != len(texts):
             raise DataError(unequal_lengths(hypotheses, source, (len(texts), len(sources))))
+    columns: list[list[Any]] = [*systems.values(), first, *others, *filter(None, [sources])]
+    for number in reversed(separators_of(config.data, *columns)):
+        for column in columns:
+            del column[number]
+    texts = systems[str(hypotheses)]
     settings = _tokenized(settings, texts, first)
     if options.sheet is not None and not sources:
         raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
-    test_set = EvaluationSet(sources=sources, references=[list(first), *map(list, others)], places=[])
+    test_set = EvaluationSet(sources=sources, references=[first, *others], places=[])
     groups = _groups(options, test_set)
     for name, outputs in systems.items():
         if len(systems) > 1 and not options.as_json:
@@ -422,7 +428,7 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     translator, direction = in_direction(translator, config.decoding)
     settings = config.scoring.of_language(direction.target)
     check_metrics(settings)
-    translator, calibrations = _calibrated(translator, options, files.sources, files.targets)
+    translator, calibrations = _calibrated(translator, options, files)
     settings = _tokenized(settings, (), files.targets)
     texts, scores, count = _measured(translator, config.decoding, settings, files)
     if _looks_swapped(translator, files):
@@ -431,8 +437,10 @@ def evaluate_translator(options: EvaluateOptions) -> None:
             "the references than the other way round"
         )
     if options.write is not None:
-        # A line each: translations of cells with line breaks have some too.
-        write_file(options.write, "".join(" ".join(text.splitlines()) + "\n" for text in texts).encode())
+        lines = [" ".join(text.splitlines()) for text in texts]  # those of cells with line breaks have some too
+        for number in files.separators:
+            lines.insert(number, "")
+        write_file(options.write, "".join(line + "\n" for line in lines).encode())
     if options.record:
         source, *references = map(str, options.files)
         paths = {"source": source, "reference": " ".join(references) or source}
@@ -547,7 +555,7 @@ def _report(count: LimitCount) -> None:
 
 
 def _calibrated(
-    translator: "Translator", options: EvaluateOptions, sources: Sequence[str], references: Sequence[str]
+    translator: "Translator", options: EvaluateOptions, files: "EvaluationSet"
 ) -> "tuple[Translator, list[tuple[str, Temperature | Calibration]]]":
     """Return the translator, with the temperature that --fit-temperature fitted, and the results under their names.
 
@@ -557,11 +565,13 @@ def _calibrated(
     from translume.evaluation import fit_temperature, measure_calibration
     from translume.translator import Translator
 
-    model = options.model
+    model, documents = options.model, files.documents or False
     results: list[tuple[str, Temperature | Calibration]] = []
     if options.fit_temperature:
         with ProgressBar("fitting a temperature", unit="tokens") as bar:
-            temperature = fit_temperature(translator, sources, references, progress=bar.advance)
+            temperature = fit_temperature(
+                translator, files.sources, files.targets, documents=documents, progress=bar.advance
+            )
         store_temperature(model, temperature, translator.checkpoint.digest)
         translator = Translator(translator.checkpoint.changed(temperature=temperature))
         results.append(("fitted", temperature))
@@ -573,9 +583,15 @@ def _calibrated(
     measured = []
     for value in [1.0, stored.value] if used and stored is not None else [1.0]:
         with ProgressBar("measuring calibration", unit="tokens") as bar:
-            measured.append(
-                measure_calibration(translator, sources, references, temperature=value, progress=bar.advance)
+            calibration = measure_calibration(
+                translator,
+                files.sources,
+                files.targets,
+                temperature=value,
+                documents=documents,
+                progress=bar.advance,
             )
+        measured.append(calibration)
     if options.picture is not None:
         from translume.inspection.figures import draw_reliability
 

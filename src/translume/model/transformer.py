@@ -405,7 +405,7 @@ class Transformer(nn.Module):
 
         At most `rows` at a time, so that n×V elements are never in memory.
         """
-        hidden, layout, context, *_ = self._teacher_forced(source, source_mask, target, target_mask)
+        hidden, layout, context, *_ = self._teacher_forced(source, source_mask, target, target_mask, labels=labels)
         packed_labels = layout.pack(labels)
         for start in range(0, len(packed_labels), rows):
             chosen = torch.arange(start, min(start + rows, len(packed_labels)), device=packed_labels.device)
