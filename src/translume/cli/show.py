@@ -280,14 +280,17 @@ def pack(model: Path, dtypes: tuple["Dtype", ...], draft: Path | None, lines: Pa
     Each later start maps the file instead of packing the weights again. With --draft, greedy search is measured with a
     model of the same vocabularies, on each line alone; decoding.draft is set if it is faster.
     """
-    from translume.checkpoint import load_checkpoint
+    from translume.checkpoint import load_any
+    from translume.tasks import task_of
     from translume.translator.loading import engine_of
 
     if (draft is None) != (lines is None):
         raise SettingsError("--draft and --lines: found only one of them, expected both")
     if draft is not None and lines is not None:
         _measure_draft(model, draft, lines, dtypes[0])
-    checkpoint = load_checkpoint(model)
+    checkpoint = load_any(model)
+    if not (task := task_of(checkpoint.config)).user_class().has_engine:
+        raise SettingsError(f"{model}: is a {task.model}, expected a translator or a language model")
     for dtype in dtypes:
         path = engine_of(checkpoint, dtype, pack=True).packed_file
         assert path is not None
