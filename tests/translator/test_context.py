@@ -368,3 +368,5 @@ def test_documents_have_a_bleu_of_their_own() -> None:
                      settings.model_copy(update={"metrics": ("bleu",)})).scores[0]  # fmt: skip
     assert (score.value, score.title) == (joined.value, "d-BLEU")
     assert score.signature == f"{joined.signature}|documents:3"
+    with_terms = settings.model_copy(update={"glossary": "terms.tsv"})
+    assert document_bleu(texts, references, [1, 1, 2, 1], with_terms) == score
