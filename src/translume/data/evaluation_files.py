@@ -36,7 +36,7 @@ class EvaluationSet:
 def settings_for_files(files: Sequence[Path | str], data: DataSettings) -> DataSettings:
     """Return [data] with one file of pairs, or two parallel files, as its training files, for `read_pairs`."""
     names = ("train", "train_source", "train_target", "valid", "weights", "corpus")
-    unset: dict[str, object] = {**dict.fromkeys(names, ()), "sampling_temperature": 1.0}
+    unset: dict[str, object] = {**dict.fromkeys(names, ()), "objective": "pairs", "sampling_temperature": 1.0}
     if len(files) == 1:
         ends = "line" if data.document_column != "" or not data.context.used else "file"
         return data.model_copy(update={**unset, "train": (str(files[0]),), "documents": ends})
