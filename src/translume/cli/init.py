@@ -148,6 +148,8 @@ def command(
     if task is None:
         text = train_target is None and columns is None and template is None and is_text(train_source)
         task = find_task("language_model" if text and manifest is None else "sequence")
+    if manifest is not None and task.predicts == "classes":
+        raise DataError(f"{train_source}: found paths of {manifest.kind} files, expected texts to label")
     if task.reads == "documents":
         refuse_options("a language model, which reads one file of texts", *_PAIRS_ONLY)
     if minutes and (task.reads != "pairs" or task.predicts != "tokens" or manifest is not None):
