@@ -221,6 +221,10 @@ def test_statistics_count_documents_and_no_sources(make: Make, tmp_path: Path) -
     assert train_split == "train: 131 documents"
     assert "tokens per document: mean " in target
     assert "source" not in done.stdout
+    (tmp_path / "lm.toml").write_text(make({"data": {"documents": "file"}}).to_toml())
+    done = CliRunner().invoke(main, ["data", "prepare", str(tmp_path / "lm.toml"), "--out", str(tmp_path / "model")])
+    counted = "1 documents read, 1 used, 0 dropped\n"
+    assert done.stdout == f"train: {counted}valid: {counted}", "although both are alike"
 
 
 def test_validation_documents_are_held_out_of_the_training_documents(make: Make, tmp_path: Path) -> None:
