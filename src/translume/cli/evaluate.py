@@ -244,6 +244,9 @@ def evaluate_hypotheses(options: EvaluateOptions, files: Sequence[Path]) -> None
         raise click.UsageError("expected a file of references after --hypotheses FILE")
     config = read_config(options.model) if has_model else Config()
     _must_translate(task_of(config), "--hypotheses")
+    for name in (override.partition("=")[0].strip() for override in options.overrides):
+        if name.startswith("decoding."):
+            raise SettingsError(f"evaluate: {name} has no effect with --hypotheses: nothing is translated")
     settings = changed(config, options.overrides, "evaluation").scoring
     _refuse_stride(options.overrides)
     systems = dict[str, list[str]]()
