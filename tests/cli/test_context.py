@@ -123,6 +123,16 @@ def test_the_rows_of_tables_are_translated_in_their_documents(model: Path, table
     assert (tmp_path / "rest" / "test.tsv.txt").read_text().splitlines() == [*wanted, "", alone]
 
 
+def test_a_file_of_json_is_one_document_without_the_column(model: Path, table: Path, tmp_path, run) -> None:
+    from translume import load
+
+    (tmp_path / "texts.json").write_text(json.dumps(lines_of(table, 1)[:2]))
+    found = run("translate", model, tmp_path / "texts.json")
+    assert found.exit_code == 0, found.output
+    texts = [each.text.strip() for each in load(model).translate_all(lines_of(table, 1)[:2])]
+    assert json.loads(found.stdout) == texts
+
+
 def test_a_document_without_the_column_is_refused(model: Path, tmp_path, run) -> None:
     (tmp_path / "short.jsonl").write_text('{"source": "abc", "target": "cba"}\n')
     found = run("evaluate", model, tmp_path / "short.jsonl")

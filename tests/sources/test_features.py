@@ -71,6 +71,10 @@ def test_the_command_reads_one_array_and_refuses_an_empty_file(trained: Path, ma
     assert (found.exit_code, found.stdout) == (1, "")
     assert found.stderr.startswith(f"Error: text: {empty}: ")
     assert found.stderr.count("\n") == 1
+    (tmp_path / "text.md").write_text("# a\n")
+    found = CliRunner().invoke(main, ["translate", str(trained), str(tmp_path / "text.md")])
+    message = f"{tmp_path / 'text.md'}: a document, which a model with data.source = 'features' does not read"
+    assert found.stderr == f"Error: {message}\n"
 
 
 def test_the_commands_read_paths_of_a_manifest_relative_to_it(trained: Path, manifests: Path, tmp_path: Path) -> None:
