@@ -114,6 +114,7 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any], config: "Config") -> None:
     """Print the summary."""
+    from translume.checkpoint.history import files_of
     from translume.checkpoint.model_card import UNKNOWN_LICENCE, CardWords, describe_adapters
     from translume.cli.terminal import span
     from translume.tasks import task_of
@@ -131,7 +132,8 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
     )
     sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], shared=vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
-    click.echo(f"decoding: strategy {config.decoding.strategy}")
+    if task.predicts == "tokens":
+        click.echo(f"decoding: strategy {config.decoding.strategy}")
     if facts["licence"] != UNKNOWN_LICENCE:
         click.echo(f"licence: {facts['licence']}")
     _print_accounts(facts["data"])
@@ -149,7 +151,7 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
             measure = record.get("measure", "nll")
             click.echo(f"{name} validation: {measure} {record['nll']:.3f}{metrics} at update {record['update']:,}")
     for record in facts["scores"]:
-        click.echo(f"scores on {record.get('source')}, {record.get('reference')}:")
+        click.echo(f"scores on {', '.join(files_of(record))}:")
         for score in record.get("scores", []):
             click.echo(f"  {score['title']}|{score['signature']} = {score['value']:.2f}")
     click.echo(f"committed: {size['committed']}")
