@@ -437,7 +437,9 @@ def test_init_from_a_model_writes_a_small_file_that_fine_tunes_it(run, files: Pa
 
 def fine_tuned(run, base: Path, *words: Path | str) -> dict[str, Any]:
     """Return [data] that `init` proposes for fine-tuning a model on files, with which a training runs to its end."""
-    proposed = run("init", "--from", base, *words).stdout
+    result = run("init", "--from", base, *words)
+    proposed = result.stdout
+    assert "an empty side" not in result.stderr, "blank lines between documents are no pairs"
     toml = base.parent / "more.toml"
     toml.write_text(proposed, encoding="utf-8")
     result = run("train", toml, "--from", base, "--out", base.parent / "tuned", "--set", "training.updates=1")

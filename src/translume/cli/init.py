@@ -222,8 +222,11 @@ def _print_proposal(
     from translume.experiments import Choice
     from translume.experiments.minutes import fit_to_minutes, pairs_for
 
-    source = kind if base is None else read_config(base).data.source.model_dump()
-    data = DataSettings.model_validate({"task": task.name, "source": source, **files})
+    held = None if base is None else read_config(base).data
+    read: dict[str, object] = {"task": task.name, "source": kind if held is None else held.source.model_dump()}
+    if held is not None and "train_source" in files and (held.context.used or held.documents == "blank_line"):
+        read["documents"] = "blank_line" if held.documents == "line" else held.documents  # as it will be trained
+    data = DataSettings.model_validate({**read, **files})
     count = _count(data, "train", hint=base is None)
     valid = (*data.valid_source, *data.valid)
     if valid:
