@@ -222,10 +222,10 @@ def _print_proposal(
     from translume.experiments import Choice
     from translume.experiments.minutes import fit_to_minutes, pairs_for
 
-    held = None if base is None else read_config(base).data
-    read: dict[str, object] = {"task": task.name, "source": kind if held is None else held.source.model_dump()}
-    if held is not None and "train_source" in files and (held.context.used or held.documents == "blank_line"):
-        read["documents"] = "blank_line" if held.documents == "line" else held.documents  # as it will be trained
+    theirs = None if base is None else read_config(base).data
+    read: dict[str, object] = {"task": task.name, "source": kind if theirs is None else theirs.source.model_dump()}
+    if theirs is not None and "train_source" in files and (theirs.context.used or theirs.documents == "blank_line"):
+        read["documents"] = "blank_line" if theirs.documents == "line" else theirs.documents  # as it will be trained
     data = DataSettings.model_validate({**read, **files})
     count = _count(data, "train", hint=base is None)
     valid = (*data.valid_source, *data.valid)
