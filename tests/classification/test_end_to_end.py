@@ -323,6 +323,8 @@ def test_commands_for_translators_refuse_a_classifier(trained, make, files, tmp_
         str(error.value)
         == f"{trained}: is a classifier, expected a translator; its commands are classify, evaluate and inspect"
     )
+    packed = run("pack", trained)
+    assert packed.stderr == f"Error: {trained}: is a classifier, expected a translator or a language model\n"
     done = run("translate", trained, text="a\n")
     assert (done.exit_code, done.stderr) == (1, f"Error: {error.value}\n")
     done = run("evaluate", trained, *[files / "valid.tsv"] * 3)

@@ -93,8 +93,12 @@ def test_documents_of_a_table_are_translated_and_measured_as_such(model: Path, t
     source, target = tmp_path / "test.en", tmp_path / "test.de"
     source.write_text("\n".join([*lines_of(table, 1)[:2], "", *lines_of(table, 1)[2:]]) + "\n")
     target.write_text("\n".join([*lines_of(table, 2)[:2], "", *lines_of(table, 2)[2:]]) + "\n")
-    lines = json.loads(run("evaluate", model, source, target, "--json").stdout)["scores"]
-    assert [each["value"] for each in lines if each["name"] == "d_bleu"] == [pytest.approx(d_bleu.value)]
+    words = ("--json", "--metrics", "bleu,exact_match", "--calibration", "-")
+    wanted = run("evaluate", model, table, *words).stdout
+    assert run("evaluate", model, source, target, *words, "--write", out).stdout == wanted  # blank lines are no pairs
+    assert out.read_text().splitlines() == [*texts[:2], "", *texts[2:]]
+    again = json.loads(run("evaluate", model, target, "--hypotheses", out, *words[:3]).stdout)
+    assert again["scores"] == json.loads(wanted.splitlines()[0])["scores"][:2]
 
 
 def test_the_rows_of_tables_are_translated_in_their_documents(model: Path, table: Path, tmp_path, run) -> None:
@@ -117,6 +121,16 @@ def test_the_rows_of_tables_are_translated_in_their_documents(model: Path, table
     )
     alone = load(model).translate("abc").text
     assert (tmp_path / "rest" / "test.tsv.txt").read_text().splitlines() == [*wanted, "", alone]
+
+
+def test_a_file_of_json_is_one_document_without_the_column(model: Path, table: Path, tmp_path, run) -> None:
+    from translume import load
+
+    (tmp_path / "texts.json").write_text(json.dumps(lines_of(table, 1)[:2]))
+    found = run("translate", model, tmp_path / "texts.json")
+    assert found.exit_code == 0, found.output
+    texts = [each.text.strip() for each in load(model).translate_all(lines_of(table, 1)[:2])]
+    assert json.loads(found.stdout) == texts
 
 
 def test_a_document_without_the_column_is_refused(model: Path, tmp_path, run) -> None:

@@ -237,6 +237,8 @@ NO_STRIDE = "evaluate: evaluation.stride is for language models, found translati
         (["model", "--direction", "en-de", "a.en", "a.de", "--write", "out"],
          "--write cannot be combined with --direction"),
         (["--hypotheses", "a.en", "a.de", "--stride", "3"], NO_STRIDE),
+        (["--hypotheses", "a.en", "a.de", "--to", "de"],
+         "evaluate: decoding.to has no effect with --hypotheses: nothing is translated"),
         (["model", "a.tsv", "--stride", "3"], NO_STRIDE),
         (["--hypotheses", "a.jsonl", "a.de"], LINES.replace("{file}", "a.jsonl")),
         (["--hypotheses", "a.en", "a.de", "--source", "a.tsv"], LINES.replace("{file}", "a.tsv")),

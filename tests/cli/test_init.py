@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -440,6 +441,51 @@ def test_init_from_a_model_writes_a_small_file_that_fine_tunes_it(run, files: Pa
     assert (result.exit_code, "warning" in result.stderr) == (0, False)
     settings = Config.read(next((files / "more").glob("config-*.toml")))
     assert (settings.data.target_language, settings.decoding.beam, settings.model.width) == ("de", 3, 12)
+
+
+def fine_tuned(run, base: Path, *words: Path | str) -> dict[str, Any]:
+    """Return [data] that `init` proposes for fine-tuning a model on files, with which a training runs to its end."""
+    result = run("init", "--from", base, *words)
+    proposed = result.stdout
+    assert "an empty side" not in result.stderr, "blank lines between documents are no pairs"
+    toml = base.parent / "more.toml"
+    toml.write_text(proposed, encoding="utf-8")
+    result = run("train", toml, "--from", base, "--out", base.parent / "tuned", "--set", "training.updates=1")
+    assert result.exit_code == 0, result.stderr
+    return dict(tomllib.loads(proposed)["data"])
+
+
+def test_init_from_a_model_of_several_languages_names_the_direction(run, files: Path) -> None:
+    toml = files / "en-de.toml"
+    settings = toml.read_text(encoding="utf-8").replace("[data]", "[[data.corpus]]")
+    toml.write_text(settings, encoding="utf-8")
+    words = ("--set", "model.language_tags=source", "--set", "training.updates=1")
+    assert run("train", toml, "--out", files / "base", *words).exit_code == 0
+    data = fine_tuned(run, files / "base", files / "train.en", files / "train.de")
+    assert (data["source_language"], data["target_language"]) == ("en", "de")
+    (files / "more.fr").write_text((files / "train.de").read_text(encoding="utf-8"), encoding="utf-8")
+    result = run("init", "--from", files / "base", files / "train.en", files / "more.fr")
+    note = f"add source_language and target_language to [data]: {files}/base has tags of en, de"
+    assert result.stderr.splitlines()[0] == note
+
+
+@pytest.mark.parametrize(
+    ("names", "found"), [(["talk.tsv", "--columns", "1,2"], {"document_column": 0}),
+    (["train.en", "train.de"], {"documents": "blank_line"})],
+)  # fmt: skip
+def test_init_from_a_model_with_context_says_where_documents_end(run, files: Path, names, found) -> None:
+    sides = [(files / name).read_text(encoding="utf-8").splitlines() for name in ("train.en", "train.de")]
+    rows = [f"{number // 5}\t{one}\t{other}\n" for number, (one, other) in enumerate(zip(*sides, strict=True))]
+    (files / "talk.tsv").write_text("".join(rows), encoding="utf-8")
+    for name, side in zip(("train.en", "train.de"), sides, strict=True):
+        (files / name).write_text("\n".join([*side[:-1], "", side[-1], ""]), encoding="utf-8")
+    toml = files / "en-de.toml"
+    model = toml.read_text(encoding="utf-8").partition("[tokenizer]")
+    data = '[data]\ntrain = "talk.tsv"\ncolumns = [1, 2]\ndocument_column = 0\ncontext = {source = 1}\n'
+    toml.write_text(data + "".join(model[1:]), encoding="utf-8")
+    assert run("train", toml, "--out", files / "base", "--set", "training.updates=1").exit_code == 0
+    data = fine_tuned(run, files / "base", *(files / name if "." in name else name for name in names))
+    assert found.items() <= data.items()
 
 
 def test_init_from_a_model_has_the_task_of_the_model(run, files: Path) -> None:

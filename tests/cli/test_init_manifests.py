@@ -174,6 +174,13 @@ def test_unclear_manifests_are_a_one_line_error(run, tmp_path: Path, lines: list
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {file}:{message}\n")
 
 
+def test_paths_are_not_taken_for_texts_to_label(run, tmp_path: Path) -> None:
+    file = manifest(tmp_path, ".wav", 4)
+    result = run("init", file, "--task", "classification")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {file}: found paths of audio files, expected texts to label\n"
+
+
 def test_settings_follow_from_the_files(run, tmp_path: Path) -> None:
     sentences = ("".join(chr(97 + (n * k) % 26) for k in range(1, 60)) for n in range(1, 9))
     file = manifest(tmp_path, ".wav", 8, lambda _: next(sentences))

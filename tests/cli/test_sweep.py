@@ -118,6 +118,20 @@ def test_progress_of_each_head_is_printed(compared: Path) -> None:
     assert len([line for line in said if line.startswith("finished after 11 updates; kept ")]) == 2
 
 
+def test_a_model_of_several_languages_has_the_scores_of_its_training(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path)
+    pairs = 'train_source = ["train.en"], train_target = ["train.de"]'
+    corpora = ", ".join(f'{{source_language = "{each}", target_language = "de", {pairs}}}' for each in ("en", "fr"))
+    lines = [line for line in SETTINGS.splitlines() if not line.startswith("data")]
+    path.write_text("\n".join([f"data = {{corpus = [{corpora}]}}", *lines]))
+    changes = [f"--set={each}" for each in ("model.language_tags=target", "training.metric=chrf", "training.updates=2")]
+    result = typed(path, "--out", tmp_path / "out", "--threads", "1", "--json", *changes, command="sweep")
+    assert result.exit_code == 0, result.stderr
+    (row,) = json.loads(result.stdout)["rows"]
+    names = [name for name, *_ in row["runs"][0]["measures"]["scores"]]
+    assert names == ["chrf", "chrf en→de", "chrf fr→de"]
+
+
 def test_repeated_command_trains_and_measures_nothing(compared: Path) -> None:
     files = sorted(path for path in (compared / "out").rglob("*") if "table." not in path.name)
     before = [path.stat().st_mtime_ns for path in files]

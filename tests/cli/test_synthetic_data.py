@@ -72,6 +72,34 @@ def test_a_small_model_is_trained_on_the_translations_of_a_teacher(run, folder: 
     assert (tmp_path / "smaller.targets" / "0000.source.txt").read_text() == sources
 
 
+def test_a_teacher_with_context_reads_the_sentences_before(run, folder: Path, tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        lines = (folder / f"a.{language}").read_text().splitlines()
+        (tmp_path / f"a.{language}").write_text("\n".join([*lines[:11], "", *lines[11:], ""]))
+    (tmp_path / "a.toml").write_text((folder / "a.toml").read_text())
+    teacher = load_checkpoint(folder / "model")
+    changes = ("data.documents=blank_line", "data.context.source=1")
+    save_model(tmp_path / "teacher", replace(teacher, config=teacher.config.change(*changes)))
+    words = ["distil", tmp_path / "teacher", tmp_path / "a.toml", "--out", tmp_path / "small", "--threads", "1"]
+    words += ["--set", "training.updates=2", "--set", changes[0]]
+    made = run(*words, "--set", changes[1])
+    assert made.exit_code == 0, made.stderr
+    targets, sources = (tmp_path / "small.targets" / "0000.target.txt").read_text(), (tmp_path / "a.en").read_text()
+    assert targets == run("translate", tmp_path / "teacher", text=sources).stdout
+    assert targets != run("translate", folder / "model", text=sources).stdout
+    (tmp_path / "a.tsv").write_text("1\ta\tb\n")
+    of_table = ["data.train=a.tsv", "data.train_source=[]", "data.train_target=[]", "data.columns=[1, 2]"]
+    for changed, message in (
+        (["data.objective=denoise", *of_table], "expected texts and their targets in one direction, in [data]"),
+        (["data.document_column=0", changes[1], *of_table], "data.document_column: found tables of documents for "
+         "data.context, expected parallel files with blank lines"),
+    ):  # fmt: skip
+        words[4] = tmp_path / "other"
+        found = run(*words, *(word for each in changed for word in ("--set", each)))
+        assert found.stderr == f"Error: distil: {message}\n"
+        assert not (tmp_path / "other.targets").exists()
+
+
 def test_a_teacher_of_several_languages_translates_in_the_direction_of_the_settings(
     run: Callable[..., Result], folder: Path, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from optuna.storages import InMemoryStorage
 
 from translume.checkpoint import FolderLock, read_history
 from translume.cli import main
-from translume.config import Config
+from translume.config import Config, DataSettings
 from translume.errors import TrainingError
 from translume.experiments import tuning
 from translume.experiments.measuring import Measured, Measures
@@ -390,6 +390,12 @@ def test_the_proposed_space_has_the_given_settings(
     space = tuple(propose_space(config))
     assert [each.path for each in space if each.value_in(config) is None] == []
     assert all(each.values or each.low < each.high for each in space)
+
+
+@pytest.mark.parametrize(("task", "side"), [("classification", "encoder"), ("language_model", "decoder")])
+def test_the_proposed_space_has_the_layers_of_the_sides_that_a_task_has(task: str, side: str) -> None:
+    space = propose_space(Config(data=DataSettings(task=task)))
+    assert [each.path for each in space if each.path.endswith("_layers")] == [f"model.{side}_layers"]
 
 
 @pytest.mark.parametrize(

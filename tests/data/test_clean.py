@@ -33,6 +33,13 @@ def run(*words: str | Path) -> Result:
     return CliRunner().invoke(main, ["data", "clean", *map(str, words)], prog_name="translume")
 
 
+def test_a_table_of_which_no_row_can_be_read_says_why(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("talk,en,de\n1,a b,c d\n")
+    found = run(tmp_path / "a.csv", "--out", tmp_path / "out", "--workers", "1")
+    assert (found.exit_code, found.stderr) == (1, f"Error: {tmp_path}/a.csv:1: 3 columns, expected 2\n")
+    assert not list((tmp_path / "out").iterdir())
+
+
 def clean(*words: str | Path) -> dict[str, Any]:
     result = run(*words, "--workers", "1", "--json")
     assert result.exit_code == 0, result.output

@@ -177,6 +177,10 @@ def test_a_model_that_the_kernels_do_not_support_has_no_engine(make, sources):
         with pytest.raises(EngineError) as caught:
             build_engine(model)
         assert str(caught.value) == f"engine: {reason}"
+    for tie in ("all", "target"):
+        with pytest.raises(EngineError) as caught:
+            build_engine(make(**WHOLE, head={"kind": "adaptive", "tie": tie}))
+        assert str(caught.value) == "engine: model.head.tie: the kernels have no embedding in bands"
 
 
 def test_more_positions_than_the_tables_have_are_refused(make, sources):

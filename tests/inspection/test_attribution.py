@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from tests.errors import raises
 
 import translume
 from translume.checkpoint.building import mark_separators
+from translume.config import AdaptiveSettings, SoftmaxSettings
 from translume.errors import SettingsError
 from translume.inspection import attribution, inputs
 
@@ -119,11 +121,12 @@ def test_the_only_segment_of_a_source_can_be_left_out(pooled):
     assert {len(row) for each in trace.attributions for row in each.values} == {1}
 
 
-def test_attribution_in_chunks_gives_the_same_result(make, monkeypatch):
+@pytest.mark.parametrize("head", [SoftmaxSettings, partial(AdaptiveSettings, tie="all")])
+def test_attribution_in_chunks_gives_the_same_result(head, make, monkeypatch):
     show = ("occlusion", "occlusion-mask", "input-gradient")
-    whole = translume.trace(make(), SOURCE, TARGET, show=show).attributions
+    whole = translume.trace(make(head), SOURCE, TARGET, show=show).attributions
     monkeypatch.setattr(attribution, "MAX_NUMBERS", 20)
-    parts = translume.trace(make(), SOURCE, TARGET, show=show).attributions
+    parts = translume.trace(make(head), SOURCE, TARGET, show=show).attributions
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(as_tensor(one.values), as_tensor(other.values), rtol=1e-4, atol=1e-5)
 

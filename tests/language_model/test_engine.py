@@ -1,12 +1,15 @@
 """The fast engine of a language model gives the results of the plain model."""
 
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from translume.checkpoint import build_language_model
+from translume.cli import main
 from translume.config import DecodingSettings, ModelSettings
 from translume.engine import build_engine, self_test
 from translume.kernels.loading import has_kernels
@@ -75,8 +78,17 @@ def test_long_texts_slide_with_the_engine(folder: Path) -> None:
     assert fast.score(found, prompt="aa bb").log_prob == pytest.approx(found.log_prob, abs=1e-3)
 
 
-def test_int8_weights_generate(folder: Path) -> None:
-    generator = Generator.load(folder, ComputeOptions(dtype="int8", device="cpu"))
-    assert generator.engine is not None
-    assert generator.engine.dtype == "int8"
-    assert generator.generate("aa bb", strategy="greedy", max_length=3).text
+def test_int8_weights_generate_also_those_of_a_packed_file(folder: Path, tmp_path: Path) -> None:
+    def generated() -> tuple[str, Path | None]:
+        generator = Generator.load(model, ComputeOptions(dtype="int8", device="cpu"))
+        assert generator.engine is not None
+        assert generator.engine.dtype == "int8"
+        return generator.generate("aa bb", strategy="greedy", max_length=3).text, generator.engine.packed_file
+
+    model = copytree(folder, tmp_path / "model")
+    text, packed = generated()
+    assert text
+    assert packed is None
+    done = CliRunner().invoke(main, ["pack", str(model), "--dtype", "int8"])
+    assert done.exit_code == 0, done.output
+    assert generated() == (text, Path(done.output.rpartition(": ")[0]))

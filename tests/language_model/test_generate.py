@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
@@ -299,6 +300,14 @@ def test_evaluate_prints_four_figures_with_signatures(folder: Path, files: Path,
     ]
     code, output, _ = run(["evaluate", folder, files / "valid.txt", "--stride", 4, "--json"])
     assert json.loads(output) == found.to_dict()
+
+
+def test_recorded_figures_name_the_one_file(folder: Path, files: Path, tmp_path: Path) -> None:
+    model = copytree(folder, tmp_path / "model")
+    assert run(["evaluate", model, files / "valid.txt", "--record"])[0] == 0
+    _, shown, _ = run(["show", model])
+    assert f"\nscores on {files}/valid.txt:\n" in shown
+    assert "\nvalid.txt: perplexity|unit:token|" in (model / "README.md").read_text()
 
 
 def test_evaluate_says_how_much_is_unknown(folder: Path, tmp_path: Path) -> None:

@@ -139,9 +139,13 @@ def test_cached_steps_are_whole_passes(positions: str, norm: str, mixing: str) -
             state = state.select(torch.tensor([0, 1, 2]))
 
 
-@pytest.mark.parametrize("kind", sorted(set(HeadKind.kinds()) - {"classify", "copy", "shortlist"}))
-def test_every_head_over_tokens_can_be_trained(kind: str, make: Make, tmp_path: Path) -> None:
-    config = make({"model": {"head": {"kind": kind}}}, updates=2, validate_every=2)
+@pytest.mark.parametrize(
+    "head",
+    [{"kind": kind} for kind in sorted(set(HeadKind.kinds()) - {"classify", "copy", "shortlist"})]
+    + [{"kind": "adaptive", "tie": "all"}],
+)
+def test_every_head_over_tokens_can_be_trained(head: dict[str, str], make: Make, tmp_path: Path) -> None:
+    config = make({"model": {"head": head}}, updates=2, validate_every=2)
     events = list(train(config, tmp_path / "model", device="cpu", threads=1))
     assert isinstance(events[-1], Finished)
     model = load_any(tmp_path / "model").model
@@ -217,6 +221,10 @@ def test_statistics_count_documents_and_no_sources(make: Make, tmp_path: Path) -
     assert train_split == "train: 131 documents"
     assert "tokens per document: mean " in target
     assert "source" not in done.stdout
+    (tmp_path / "lm.toml").write_text(make({"data": {"documents": "file"}}).to_toml())
+    done = CliRunner().invoke(main, ["data", "prepare", str(tmp_path / "lm.toml"), "--out", str(tmp_path / "model")])
+    counted = "1 documents read, 1 used, 0 dropped\n"
+    assert done.stdout == f"train: {counted}valid: {counted}", "although both are alike"
 
 
 def test_validation_documents_are_held_out_of_the_training_documents(make: Make, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,12 @@ from torch import nn
 import translume
 from translume import parts
 from translume.cli.group import main
-from translume.config import Config
+from translume.config import Config, SoftmaxSettings
 from translume.config.evaluation import LEARNED
 from translume.contracts import check_part
 from translume.errors import SettingsError
 from translume.evaluation import Score
+from translume.interchange.ctranslate2 import refuse_for_ctranslate2
 from translume.parts import INTERFACE, KINDS, VARIABLE, load_parts, names, part, table_of
 from translume.serving.api.app import build_app
 from translume.serving.models import ServedModel, ServedModels
@@ -275,6 +277,11 @@ def test_it_translates_inspects_serves_and_exports(model: Path, folder: Path, ca
     assert (folder / "exported" / "weights.npz").exists()
     with pytest.raises(SettingsError, match=r"model\.head\.kind: found .my_head., expected a linear map"):
         translume.export(model, "ctranslate2", folder / "other")
+    config = translator.config
+    usual = {"head": SoftmaxSettings(), "positions": "none", "attention": "softmax", "feed_forward_kind": "dense"}
+    config = config.model_copy(update={"model": config.model.model_copy(update=usual)})
+    with pytest.raises(SettingsError, match=r"model\.normalization: found 'my_norm', expected 'layer' or 'rms' for CT"):
+        refuse_for_ctranslate2(replace(translator.checkpoint, config=config))
     assert int(ran(["my_command", str(model)], capsys).replace(",", "")) == translator.checkpoint.parameters
 
 

@@ -71,9 +71,13 @@ def test_the_command_reads_one_array_and_refuses_an_empty_file(trained: Path, ma
     assert (found.exit_code, found.stdout) == (1, "")
     assert found.stderr.startswith(f"Error: text: {empty}: ")
     assert found.stderr.count("\n") == 1
+    (tmp_path / "text.md").write_text("# a\n")
+    found = CliRunner().invoke(main, ["translate", str(trained), str(tmp_path / "text.md")])
+    message = f"{tmp_path / 'text.md'}: a document, which a model with data.source = 'features' does not read"
+    assert found.stderr == f"Error: {message}\n"
 
 
-def test_the_commands_read_paths_of_a_manifest_relative_to_it(trained: Path, manifests: Path) -> None:
+def test_the_commands_read_paths_of_a_manifest_relative_to_it(trained: Path, manifests: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     measured = runner.invoke(main, ["evaluate", str(trained), str(manifests / "valid.tsv"), "--threads", "1"])
     assert measured.exit_code == 0
@@ -83,6 +87,9 @@ def test_the_commands_read_paths_of_a_manifest_relative_to_it(trained: Path, man
     lines = runner.invoke(main, ["translate", str(trained), "--threads", "1"], input=paths)
     assert table.stdout == lines.stdout
     assert len(lines.stdout.splitlines()) == 7
+    words = ["translate", str(trained), "--input", str(manifests / "valid.tsv"), "--output", str(tmp_path)]
+    assert runner.invoke(main, [*words, "--column", "0"]).exit_code == 0
+    assert (tmp_path / "valid.tsv.txt").read_text() == lines.stdout
 
 
 def test_descriptions_of_a_model_name_its_sources(trained: Path, make: Make) -> None:

@@ -79,6 +79,7 @@ def test_what_needs_tokens_of_the_source_says_why_it_is_refused(model: Path, tmp
     assert str(error.value) == (
         f"export: {model}: found {setting}, which only Translume reads; expected a model that reads tokens of text"
     )
+    assert export(model, "translume", tmp_path / "own").difference == 0
 
 
 def test_a_server_gives_the_details_of_an_answer_without_an_alignment(model: Path) -> None:

@@ -10,6 +10,8 @@ import torch
 
 from translume.checkpoint import Manifest, load_checkpoint, read_config
 from translume.config import Config
+from translume.data.evaluation_files import read_evaluation_set, settings_for_files
+from translume.data.pairs import read_pairs
 from translume.errors import SettingsError, TrainingError
 from translume.training import Finished, Started, train
 from translume.training.fine_tuning import load_base
@@ -91,6 +93,19 @@ def test_a_translation_model_begins_with_the_weights_and_the_vocabulary(toy: Mak
     translator = Translator.load(tmp_path)
     assert [str(each) for each in translator.directions.offered] == ["en→de"]
     assert "<mask>" not in translator.translate("a b c").text
+
+
+def test_such_a_model_is_measured_and_inspected_on_pairs(base: Path, tmp_path: Path) -> None:
+    sides = {"en": ["a b", "c d e"], "de": ["f", "g h"]}
+    for name, texts in (*sides.items(), ("tsv", map("\t".join, zip(*sides.values(), strict=True)))):
+        (tmp_path / f"pairs.{name}").write_text("".join(f"{text}\n" for text in texts))
+    files = [tmp_path / f"pairs.{name}" for name in sides]
+    data = read_config(base).data
+    table = read_evaluation_set([tmp_path / "pairs.tsv"], data)
+    assert (table.sources, table.targets) == (sides["en"], sides["de"])
+    for named in (files, [tmp_path / "pairs.tsv"]):
+        pairs = read_pairs(settings_for_files(named, data), "train")
+        assert [(pair.source, pair.target) for pair in pairs] == list(zip(*sides.values(), strict=True))
 
 
 def test_denoising_may_continue_with_other_texts(texts: Make, base: Path, tmp_path: Path) -> None:

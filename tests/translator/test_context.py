@@ -271,6 +271,10 @@ def test_pairs_are_scored_after_those_before_them_in_their_document(reading, doc
     found = translator.score_all(parted, documents=True)
     kept = [each.log_prob for each, (text, _) in zip(found, parted, strict=True) if text]
     assert kept == pytest.approx(wanted, abs=1e-4)
+    judged = translator.beliefs(parted, documents=True)
+    total = sum(float(belief.log_prob_of(labels[:, None]).sum()) for belief, labels in judged)
+    ends = [each.log_prob for each, (text, _) in zip(translator.score_all(parted), parted, strict=True) if not text]
+    assert total == pytest.approx(sum(wanted) + sum(ends), abs=1e-3)
     alone = [each.log_prob for each in translator.score_all(pairs)]
     assert alone == pytest.approx([translator.score(*pair).log_prob for pair in pairs], abs=1e-4)
 
@@ -281,8 +285,8 @@ def test_each_pair_needs_a_document(reading) -> None:
     assert str(caught.value) == "line 2: found no documents for the pair, expected as many documents as pairs"
 
 
-def test_the_nll_of_an_evaluation_reads_documents(reading) -> None:
-    from translume.evaluation import evaluate
+def test_nll_and_calibration_are_of_documents(reading) -> None:
+    from translume.evaluation import evaluate, fit_temperature, measure_calibration
 
     translator, texts = reading(1, 1), ["abc", "d", "bca", "abd"]
     scores = translator.score_all([(text, text) for text in texts], documents="xxyy")
@@ -290,7 +294,10 @@ def test_the_nll_of_an_evaluation_reads_documents(reading) -> None:
     found = {
         each.name: each.value for each in evaluate(translator, texts, texts, nll=True, documents=iter("xxyy")).scores
     }
-    assert found["nll"] == pytest.approx(total / sum(len(text) + 1 for text in texts), abs=1e-4)
+    mean = total / sum(len(text) + 1 for text in texts)
+    assert found["nll"] == pytest.approx(mean, abs=1e-4)
+    assert measure_calibration(translator, texts, texts, documents="xxyy").nll == pytest.approx(mean, abs=1e-4)
+    assert fit_temperature(translator, texts, texts, documents="xxyy").nll_before == pytest.approx(mean, abs=1e-4)
 
 
 def test_a_score_leaves_out_context_that_does_not_fit() -> None:
@@ -361,3 +368,5 @@ def test_documents_have_a_bleu_of_their_own() -> None:
                      settings.model_copy(update={"metrics": ("bleu",)})).scores[0]  # fmt: skip
     assert (score.value, score.title) == (joined.value, "d-BLEU")
     assert score.signature == f"{joined.signature}|documents:3"
+    with_terms = settings.model_copy(update={"glossary": "terms.tsv"})
+    assert document_bleu(texts, references, [1, 1, 2, 1], with_terms) == score

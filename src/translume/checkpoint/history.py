@@ -83,12 +83,17 @@ def is_evaluation(line: bytes) -> bool:
     return record.get("event") in (EVALUATED, CALIBRATED)
 
 
+def files_of(record: Mapping[str, Any]) -> list[str]:
+    """Return the files of an evaluation; one for a table, or for the documents of a language model."""
+    return [*dict.fromkeys(str(record[side]) for side in ("source", "reference") if record.get(side))]
+
+
 def score_lines(history: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each score since the last training, without folders; of repeated scores only the last one."""
     lines: dict[tuple[str, str], str] = {}
     for record in history:
         if record.get("event") == EVALUATED:
-            on = ", ".join(dict.fromkeys(Path(str(record.get(side, ""))).name for side in ("source", "reference")))
+            on = ", ".join(dict.fromkeys(Path(file).name for file in files_of(record)))
             for score in record.get("scores", []):
                 name = f"{score['title']}|{score['signature']}"
                 value = math.inf if score["value"] is None else score["value"]

@@ -188,6 +188,8 @@ def text_files(
             texts = read_sources(file, data, faults)
         else:
             texts = read_column(file, column, line_breaks=line_breaks, faults=faults)
+            if frames:  # paths relative to the table's folder
+                texts = (text and str(Path(file).parent / text) for text in texts)
         names = read_documents(file, data, faults)
         for line, size in lines(texts) if lines else numbered_lines(texts, frames=frames, documents=names):
             yield (replace(line, fault=faults[0]) if faults else line), size  # one row is read for each line

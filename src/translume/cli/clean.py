@@ -65,6 +65,7 @@ def clean(
     from translume.config.base import literal
     from translume.config.clean import read_clean
     from translume.data.clean import apply, decide, score
+    from translume.data.filters import CODE
     from translume.data.tables import count_rows
 
     languages = [f"clean.{side}_language={literal(code)}" for side, code in (("source", from_), ("target", to)) if code]
@@ -79,6 +80,8 @@ def clean(
     make_folder(out)
     with ProgressBar("checking", unit="pairs", total=total) as bar:
         codes, learned = decide(origin, settings, out, workers or usable_processors(), bar.update)
+    if len(codes) and (codes == CODE["unreadable"]).all():
+        next(origin.read())  # raises the error of the first row
     if scorers:
         with ProgressBar("scoring", unit="pairs", total=total) as bar:
             learned |= score(origin, codes, scorers, settings, out, bar.update)

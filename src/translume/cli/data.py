@@ -116,7 +116,7 @@ def prepare_command(config: Path, out: Path | None, overrides: tuple[str, ...]) 
             case PreparedData():
                 some = ", the first pairs of the files" if event.stream else ""
                 click.echo(f"train{some}: {event.training.account.summary()}")
-                if event.validation.account.to_dict() != event.training.account.to_dict():
+                if not event.training.account.held_out:
                     click.echo(f"valid: {event.validation.account.summary()}")
 
 

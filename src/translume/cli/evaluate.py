@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,7 @@ from translume.cli.options import (
     ensemble_options,
     evaluation_options,
     excludes,
+    in_direction,
     json_option,
     load_ensemble,
     refuse_options,
@@ -35,7 +36,7 @@ from translume.tasks import Task, task_of
 
 if TYPE_CHECKING:
     from translume.checkpoint import Temperature
-    from translume.config import DecodingSettings, Direction, EvaluationSettings
+    from translume.config import DecodingSettings, EvaluationSettings
     from translume.data.evaluation_files import EvaluationSet
     from translume.decoding import Average
     from translume.evaluation import Calibration, Scores
@@ -228,6 +229,7 @@ def evaluate_hypotheses(options: EvaluateOptions) -> None:
         read_sources,
         reads_tables,
         refuse_table,
+        separators_of,
     )
     from translume.data.lines import read_lines
     from translume.evaluation import measure
@@ -239,6 +241,9 @@ def evaluate_hypotheses(options: EvaluateOptions) -> None:
         raise click.UsageError("expected a file of references after --hypotheses FILE")
     config = checkpoint.read_config(options.model) if has_model else Config()
     _must_translate(task_of(config), "--hypotheses")
+    for name in (override.partition("=")[0].strip() for override in options.overrides):
+        if name.startswith("decoding."):
+            raise SettingsError(f"evaluate: {name} has no effect with --hypotheses: nothing is translated")
     settings = changed(config, options.overrides, "evaluation").scoring
     _refuse_stride(options.overrides)
     systems = dict[str, list[str]]()
@@ -264,6 +269,11 @@ def evaluate_hypotheses(options: EvaluateOptions) -> None:
         test_set = replace(test_set, sources=list(read_sources(str(source), config.data)))
         _refuse_unequal(hypotheses, texts, source, test_set.sources)
     sources, (first, *others) = test_set.sources, test_set.references
+    columns: list[list[Any]] = [*systems.values(), first, *others, *filter(None, [sources])]
+    for number in reversed(separators_of(config.data, *columns)):
+        for column in columns:
+            del column[number]
+    texts = systems[str(hypotheses)]
     settings = _tokenized(settings, texts, first)
     if options.sheet is not None and not sources:
         raise SettingsError("--sheet: expected the sources, which judges read; --source FILE names them")
@@ -416,10 +426,10 @@ def evaluate_translator(options: EvaluateOptions) -> None:
     translator = load_ensemble(model, options.others, options.average, options.compute)
     compared = None if options.compared is None else Translator.load(options.compared, options.compute.to_load())
     config = changed(translator.config, overrides, *_TABLES)
-    translator, direction = _in_direction(translator, config.decoding)
+    translator, direction = in_direction(translator, config.decoding)
     settings = config.scoring.of_language(direction.target)
     check_metrics(settings)
-    translator, calibrations = _calibrated(translator, options, files.sources, files.targets)
+    translator, calibrations = _calibrated(translator, options, files)
     settings = _tokenized(settings, (), files.targets)
     texts, scores, count = _measured(translator, config.decoding, settings, files)
     if _looks_swapped(translator, files):
@@ -428,8 +438,10 @@ def evaluate_translator(options: EvaluateOptions) -> None:
             "the references than the other way round"
         )
     if options.write is not None:
-        # A line each: translations of cells with line breaks have some too.
-        write_file(options.write, "".join(" ".join(text.splitlines()) + "\n" for text in texts).encode())
+        lines = [" ".join(text.splitlines()) for text in texts]  # those of cells with line breaks have some too
+        for number in files.separators:
+            lines.insert(number, "")
+        write_file(options.write, "".join(line + "\n" for line in lines).encode())
     if options.record:
         source, *references = map(str, options.files)
         paths = {"source": source, "reference": " ".join(references) or source}
@@ -510,20 +522,6 @@ def _evaluate_directions(options: EvaluateOptions) -> None:
         click.echo(f"mean of {len(parts)} direction{'s' * (len(parts) > 1)}: {listed}")
 
 
-def _in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tuple[Translator, Direction]":
-    """Return the translator with the direction of `decoding` as its default, which calibration uses."""
-    from translume.translator import Translator
-
-    direction = translator.direction(to=decoding.to, from_=decoding.from_)
-    if not translator.directions.several:
-        return translator, direction
-    config = translator.config.with_values("decoding", {"to": direction.target, "from_": direction.source})
-    directed = translator.checkpoint.changed(config=config)
-    first, *others = translator.models.members
-    models = replace(translator.models, members=(replace(first, checkpoint=directed), *others))
-    return Translator(directed, models=models, fusion=translator.fusion), direction
-
-
 def _measured(
     translator: "Translator", decoding: "DecodingSettings", settings: "EvaluationSettings", files: "EvaluationSet"
 ) -> "tuple[list[str], Scores, LimitCount]":
@@ -557,7 +555,7 @@ def _report(count: LimitCount) -> None:
 
 
 def _calibrated(
-    translator: "Translator", options: EvaluateOptions, sources: Sequence[str], references: Sequence[str]
+    translator: "Translator", options: EvaluateOptions, files: "EvaluationSet"
 ) -> "tuple[Translator, list[tuple[str, Temperature | Calibration]]]":
     """Return the translator, with the temperature that --fit-temperature fitted, and the results under their names.
 
@@ -566,11 +564,13 @@ def _calibrated(
     from translume.evaluation import fit_temperature, measure_calibration
     from translume.translator import Translator
 
-    model = options.model
+    model, documents = options.model, files.documents or False
     results: list[tuple[str, Temperature | Calibration]] = []
     if options.fit_temperature:
         with ProgressBar("fitting a temperature", unit="tokens") as bar:
-            temperature = fit_temperature(translator, sources, references, progress=bar.advance)
+            temperature = fit_temperature(
+                translator, files.sources, files.targets, documents=documents, progress=bar.advance
+            )
         checkpoint.store_temperature(model, temperature, translator.checkpoint.digest)
         translator = Translator(translator.checkpoint.changed(temperature=temperature))
         results.append(("fitted", temperature))
@@ -582,9 +582,15 @@ def _calibrated(
     measured = []
     for value in [1.0, stored.value] if used and stored is not None else [1.0]:
         with ProgressBar("measuring calibration", unit="tokens") as bar:
-            measured.append(
-                measure_calibration(translator, sources, references, temperature=value, progress=bar.advance)
+            calibration = measure_calibration(
+                translator,
+                files.sources,
+                files.targets,
+                temperature=value,
+                documents=documents,
+                progress=bar.advance,
             )
+        measured.append(calibration)
     if options.picture is not None:
         from translume.inspection.figures import draw_reliability
 

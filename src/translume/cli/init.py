@@ -145,6 +145,8 @@ def command(
     if task is None:
         text = train_target is None and columns is None and template is None and is_text(train_source)
         task = find_task("language_model" if text and manifest is None else "sequence")
+    if manifest is not None and task.predicts == "classes":
+        raise DataError(f"{train_source}: found paths of {manifest.kind} files, expected texts to label")
     if task.reads == "documents":
         refuse_options("a language model, which reads one file of texts", *_PAIRS_ONLY)
     if minutes and (task.reads != "pairs" or task.predicts != "tokens" or manifest is not None):
@@ -214,8 +216,11 @@ def _print_proposal(
     from translume.config import DataSettings
     from translume.experiments.minutes import fit_to_minutes, pairs_for
 
-    source = kind if base is None else checkpoint.read_config(base).data.source.model_dump()
-    data = DataSettings.model_validate({"task": task.name, "source": source, **files})
+    theirs = None if base is None else checkpoint.read_config(base).data
+    read: dict[str, object] = {"task": task.name, "source": kind if theirs is None else theirs.source.model_dump()}
+    if theirs is not None and "train_source" in files and (theirs.context.used or theirs.documents == "blank_line"):
+        read["documents"] = "blank_line" if theirs.documents == "line" else theirs.documents  # as it will be trained
+    data = DataSettings.model_validate({**read, **files})
     count = _count(data, "train", hint=base is None)
     valid = (*data.valid_source, *data.valid)
     if valid:

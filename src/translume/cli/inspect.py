@@ -23,6 +23,8 @@ from translume.cli.options import (
     collected,
     compute_options,
     decoding_options,
+    direction_options,
+    in_direction,
     json_option,
     set_option,
 )
@@ -43,6 +45,8 @@ TOP, ALTERNATIVES = 5, 2
 """Tokens listed at each step of a text, and alternatives that the page can force, by default."""
 CORPUS_ENTRIES, CORPUS_PAGE_ENTRIES = 10, 50
 """Entries of each list about a corpus, in the terminal and on a page, by default."""
+_DIRECTION = ("decoding.to", "decoding.from_")
+"""The settings of decoding that forced decoding reads, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +181,8 @@ def corpus(options: CorpusOptions) -> None:
 
     if len(options.files) > 2:
         raise click.UsageError("expected MODEL SOURCE TARGET, or MODEL and one file of pairs")
-    if options.overrides and options.other is None:
+    searching = [each for each in options.overrides if each.partition("=")[0].strip() not in _DIRECTION]
+    if searching and options.other is None:
         raise SettingsError("inspect corpus: decoding options: expected --compare as well")
     if options.html is not None:
         check_writable(options.html)
@@ -190,9 +195,10 @@ def corpus(options: CorpusOptions) -> None:
     epilog="Example: translume inspect pairs models/en-de --input 'pairs.*.tsv' --columns 0,1 --output judged",
 )
 @_MODEL
+@direction_options
 @pair_file_options
 @compute_options
-def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
+def pairs(model: Path, to: str | None, from_: str | None, files: FileOptions, compute: Compute) -> None:
     """Write, for each pair of many files, how probable its target is with and without its source.
 
     Each output, NAME.jsonl, has an object for each pair with `gain`, which is low for a target that does not fit its
@@ -206,9 +212,10 @@ def pairs(model: Path, files: FileOptions, compute: Compute) -> None:
     if translator.config.data.source.reader:
         kind = translator.config.data.source.kind
         raise SettingsError(f"--input: found data.source = '{kind}', expected texts to compare with an empty one")
-    work = FileWork(
-        model=model, loaded=translator, work=judge_lines, settings=translator.config.decoding, files=files, row=json_row
-    )
+    direction = translator.direction(to=to, from_=from_)
+    languages = {"from_": direction.source, "to": direction.target}
+    settings = translator.config.decoding.model_copy(update=languages)
+    work = FileWork(model=model, loaded=translator, work=judge_lines, settings=settings, files=files, row=json_row)
     work.run(pair_files(files, translator.config, ".jsonl"))
 
 
@@ -411,12 +418,13 @@ def inspect_translations(options: CorpusOptions) -> None:
         refuse_tables(*options.files, data)
     files = settings_for_files(options.files, data)
     total = _length(files)
-    translator = options.compute.load_plain(model)
-    compared = None if options.other is None else options.compute.load_plain(options.other)
-    searches = []
-    for each in (translator, compared) if compared is not None else ():
-        searches.append(changed(each.config, options.overrides, "decoding").decoding)
-        each.check(searches[-1])
+    searches, models = [], []
+    for each in [model] if options.other is None else [model, options.other]:
+        loaded = options.compute.load_plain(each)
+        searches.append(changed(loaded.config, options.overrides, "decoding").decoding)
+        loaded.check(searches[-1])
+        models.append(in_direction(loaded, searches[-1])[0])
+    translator, compared = models[0], models[1] if len(models) > 1 else None
     tokenizers = translator.checkpoint.source_tokenizer, translator.checkpoint.target_tokenizer
     frequencies = cached_target_counts(model / "cache", translator.config.data, tokenizers)
     read: Iterable[tuple[str, str]] = ((pair.source, pair.target) for pair in read_pairs(files, "train"))

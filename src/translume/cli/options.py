@@ -18,7 +18,7 @@ from translume.cli.terminal import expected_text, is_quiet, undecoded_byte, warn
 from translume.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from translume.config import Config, TrainingSettings
+    from translume.config import Config, DecodingSettings, Direction, TrainingSettings
     from translume.decoding import Average
     from translume.translator import ComputeOptions, Translator
 
@@ -411,6 +411,13 @@ def refuse_settings(command: str, overrides: Sequence[str], model: str, *, allow
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
+def direction_options(command: Command) -> Command:
+    """--to and --from, as `to` and `from_`."""
+    to = click.option("--to", metavar="CODE", help="Language of the targets, of a model with several.")
+    from_ = click.option("--from", "from_", metavar="CODE", help="Language of the sources.")
+    return to(from_(command))
+
+
 def ensemble_options(command: Command) -> Command:
     """--ensemble, as `others`, and --average."""
     another = click.option(
@@ -439,6 +446,21 @@ def load_ensemble(model: Path, others: Sequence[Path], average: "Average | None"
     if average is not None:
         raise SettingsError(f"--average {average}: expected --ensemble as well, a model to average with")
     return translator
+
+
+def in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tuple[Translator, Direction]":
+    """Return the translator with the direction of `decoding` as its default, which forced decoding uses."""
+    from translume.translator import Translator
+
+    direction = translator.direction(to=decoding.to, from_=decoding.from_)
+    if not translator.directions.several:
+        return translator, direction
+    chosen = translator.config.decoding.model_copy(update={"to": direction.target, "from_": direction.source})
+    config = translator.config.model_copy(update={"decoding": chosen})
+    checkpoint = translator.checkpoint.changed(config=config)
+    first, *others = translator.models.members
+    models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))
+    return Translator(checkpoint, models=models, fusion=translator.fusion), direction
 
 
 def warn_of_warmup(training: "TrainingSettings") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from translume.cli.bulk import FileOptions, FileWork, json_row, line_row, pair_file_options, pair_files
-from translume.cli.options import FILE, MODEL, Compute, engine_compute_options, json_option
+from translume.cli.options import FILE, MODEL, Compute, direction_options, engine_compute_options, json_option
 from translume.cli.terminal import ProgressBar, warn
 from translume.errors import SettingsError
 
@@ -39,8 +39,7 @@ class _Impossible:
 @click.argument("model", type=MODEL)
 @click.argument("source", type=FILE, required=False)
 @click.argument("target", type=FILE, required=False)
-@click.option("--to", metavar="CODE", help="Language of the targets, of a model with several.")
-@click.option("--from", "from_", metavar="CODE", help="Language of the sources.")
+@direction_options
 @pair_file_options
 @json_option
 @engine_compute_options

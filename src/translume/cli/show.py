@@ -115,6 +115,7 @@ def _training(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(facts: dict[str, Any], config: "Config") -> None:
     """Print the summary."""
+    from translume.checkpoint.history import files_of
     from translume.checkpoint.model_card import UNKNOWN_LICENCE, CardWords, describe_adapters
     from translume.cli.terminal import span
 
@@ -131,7 +132,8 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
     )
     sizes = task.describe_vocabulary(vocabulary["source"], vocabulary["target"], shared=vocabulary["shared"])
     click.echo(f"vocabulary: {sizes}")
-    click.echo(f"decoding: strategy {config.decoding.strategy}")
+    if task.predicts == "tokens":
+        click.echo(f"decoding: strategy {config.decoding.strategy}")
     if facts["licence"] != UNKNOWN_LICENCE:
         click.echo(f"licence: {facts['licence']}")
     _print_accounts(facts["data"])
@@ -149,7 +151,7 @@ def _print(facts: dict[str, Any], config: "Config") -> None:
             measure = record.get("measure", "nll")
             click.echo(f"{name} validation: {measure} {record['nll']:.3f}{metrics} at update {record['update']:,}")
     for record in facts["scores"]:
-        click.echo(f"scores on {record.get('source')}, {record.get('reference')}:")
+        click.echo(f"scores on {', '.join(files_of(record))}:")
         for score in record.get("scores", []):
             click.echo(f"  {score['title']}|{score['signature']} = {score['value']:.2f}")
     click.echo(f"committed: {size['committed']}")
@@ -279,14 +281,17 @@ def pack(model: Path, dtypes: tuple["Dtype", ...], draft: Path | None, lines: Pa
     Each later start maps the file instead of packing the weights again. With --draft, greedy search is measured with a
     model of the same vocabularies, on each line alone; decoding.draft is set if it is faster.
     """
-    from translume.checkpoint import load_checkpoint
+    from translume.checkpoint import load_any
+    from translume.tasks import task_of
     from translume.translator.loading import engine_of
 
     if (draft is None) != (lines is None):
         raise SettingsError("--draft and --lines: found only one of them, expected both")
     if draft is not None and lines is not None:
         _measure_draft(model, draft, lines, dtypes[0])
-    checkpoint = load_checkpoint(model)
+    checkpoint = load_any(model)
+    if not (task := task_of(checkpoint.config)).user_class().has_engine:
+        raise SettingsError(f"{model}: is a {task.model}, expected a translator or a language model")
     for dtype in dtypes:
         path = engine_of(checkpoint, dtype, pack=True).packed_file
         assert path is not None

@@ -191,22 +191,28 @@ def _inputs(config: "Config", teacher: Path, decoding: "DecodingSettings", folde
     settings, and DataError for parallel files of unequal length.
     """
     from translume.atomic import make_folder, write_file
+    from translume.checkpoint import read_config
     from translume.data.lines import count_lines, read_lines
     from translume.data.pairs import origins
     from translume.tasks import task_of
     from translume.translator.planning import numbered_lines
 
     data, task = config.data, task_of(config)
-    if (task.reads, task.predicts) != ("pairs", "tokens") or data.corpus or data.source.reader:
+    other = data.corpus or data.source.reader or data.objective != "pairs"
+    if (task.reads, task.predicts) != ("pairs", "tokens") or other:
         raise SettingsError("distil: expected texts and their targets in one direction, in [data]")
+    if data.context.used and data.train and data.document_column != "":
+        found = "found tables of documents for data.context"
+        raise SettingsError(f"distil: data.document_column: {found}, expected parallel files with blank lines")
     make_folder(folder)
     places = origins(data, "train")
     for place in places:
         place.check_lengths()
     _refuse_other(folder, teacher, decoding, places)
+    context = read_config(teacher).data.context.used and data.documents != "line"
 
     def read(file: str) -> Lines:
-        return numbered_lines(read_lines(file))
+        return numbered_lines(read_lines(file), documents=context)
 
     inputs = []
     for number, place in enumerate(places):

@@ -237,6 +237,9 @@ def command(
         _transcribe(file, form or "txt", out, translator, settings)
         return
     if is_document(file):
+        if translator.reads_frames:
+            kind = translator.config.data.source.kind
+            raise SettingsError(f"{file}: a document, which a model with data.source = '{kind}' does not read")
         _refuse(lines_only, f"{file}, which is a document")
     elif encoding:
         raise SettingsError("--encoding is for documents; lines of text are UTF-8")
@@ -247,7 +250,8 @@ def command(
         def translations(
             texts: Iterable[str], settings: "DecodingSettings", phrases: Constraints = None
         ) -> "Iterator[Translation]":
-            documents = read_documents(file, translator.config.data)
+            data = translator.config.data
+            documents = data.context.used if is_document(file) else read_documents(file, data)
             if shared is None:
                 names = None if isinstance(documents, bool) else documents
                 return translator.translate_all(texts, settings=settings, constraints=phrases, documents=names)

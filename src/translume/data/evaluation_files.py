@@ -18,12 +18,14 @@ class EvaluationSet:
     references: lists as long as `sources`; None where a source has fewer references than others.
     places: file and line of each reference of the first list, for messages.
     documents: a value for each source that is the same for those of one document; empty if there are no documents.
+    separators: the lines between documents, from 0, which are no pairs.
     """
 
     sources: list[str]
     references: list[list[str | None]]
     places: list[str]
     documents: Sequence[Hashable] = ()
+    separators: Sequence[int] = ()
 
     @property
     def targets(self) -> list[str]:
@@ -34,7 +36,7 @@ class EvaluationSet:
 def settings_for_files(files: Sequence[Path | str], data: DataSettings) -> DataSettings:
     """Return [data] with one file of pairs, or two parallel files, as its training files, for `read_pairs`."""
     names = ("train", "train_source", "train_target", "valid", "weights", "corpus")
-    unset: dict[str, object] = {**dict.fromkeys(names, ()), "sampling_temperature": 1.0}
+    unset: dict[str, object] = {**dict.fromkeys(names, ()), "objective": "pairs", "sampling_temperature": 1.0}
     if len(files) == 1:
         ends = "line" if data.document_column != "" or not data.context.used else "file"
         return data.model_copy(update={**unset, "train": (str(files[0]),), "documents": ends})
@@ -150,13 +152,28 @@ def read_evaluation_set(files: Sequence[Path], data: DataSettings) -> Evaluation
     sources = list(read_sources(str(source), data))
     if not sources:
         raise DataError(f"{display_name(source)}: empty file, expected one sentence a line")
-    divided = data.context.used or (data.documents == "blank_line" and not data.source.reader)
+    references = read_references(reference_files, (source, len(sources)))
+    separators = separators_of(data, sources, *references)
+    lines = sorted({*range(len(sources))} - {*separators})
+    documents = list(accumulate(not each.strip() for each in sources)) if _divides(data) else []
     return EvaluationSet(
-        documents=list(accumulate(not each.strip() for each in sources)) if divided else (),
-        sources=sources,
-        references=read_references(reference_files, (source, len(sources))),
-        places=[f"{display_name(reference_files[0])}:{line}" for line in range(1, len(sources) + 1)],
+        documents=[documents[line] for line in lines] if documents else (),
+        sources=[sources[line] for line in lines],
+        references=[[texts[line] for line in lines] for texts in references],
+        places=[f"{display_name(reference_files[0])}:{line + 1}" for line in lines],
+        separators=separators,
     )
+
+
+def _divides(data: DataSettings) -> bool:
+    """Return whether blank lines separate documents."""
+    return data.context.used or (data.documents == "blank_line" and not data.source.reader)
+
+
+def separators_of(data: DataSettings, *texts: Sequence[str | None]) -> list[int]:
+    """Return the lines, from 0, that separate documents: those that are blank in all `texts`, if [data] has such."""
+    lines = enumerate(zip(*texts, strict=True)) if _divides(data) else ()
+    return [number for number, line in lines if not any(text and text.strip() for text in line)]
 
 
 def read_references(files: Sequence[Path], texts: tuple[Path, int]) -> list[list[str | None]]:

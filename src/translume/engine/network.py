@@ -138,7 +138,8 @@ class Network:
 
     def table(self, side: str) -> Array:
         """Return the embedding [V, D] of a side, "encoder" or "decoder". Raises NativeError for one in bands."""
-        if f"{side}.embedding.table.rank" in self.weights:
+        # Weights that sides share are stored once, as the encoder's.
+        if any(f"{each}.embedding.table.rank" in self.weights for each in (side, "encoder")):
             raise NativeError("model.head.tie: the kernels have no embedding in bands")
         name = f"{side}.embedding.table.weight"
         if name not in self.weights and self.settings.head.tie in ("all", "embeddings"):

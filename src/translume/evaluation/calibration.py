@@ -10,7 +10,7 @@ confidence| (Guo et al. 2017, sec. 2).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from translume.belief import NextToken
@@ -147,16 +147,18 @@ def measure_calibration(
     references: Sequence[str],
     *,
     temperature: float = 1.0,
+    documents: Sequence[Hashable] | bool = False,
     progress: ProgressCallback | None = None,
 ) -> Calibration:
     """Measure the calibration of a translator under forced decoding of `references`.
 
-    temperature: applied to the predicted distributions first; 1 changes nothing.
+    temperature: applied to the predicted distributions first; 1 changes nothing.  documents: as in `score_all`.
     Raises DataError if the lists are empty or differ in length, TranslationError if a text is longer than the model
     reads.
     """
     check_lengths({"sources": sources}, [references])
-    judged = _with_progress(translator.beliefs(zip(sources, references, strict=True)), progress)
+    pairs = zip(sources, references, strict=True)
+    judged = _with_progress(translator.beliefs(pairs, documents=documents), progress)
     return reliability_of(judged, translator.checkpoint.target_tokenizer.specials.eos, temperature=temperature)
 
 
@@ -215,18 +217,20 @@ def fit_temperature(
     sources: Sequence[str],
     references: Sequence[str],
     *,
+    documents: Sequence[Hashable] | bool = False,
     progress: ProgressCallback | None = None,
 ) -> Temperature:
     """Fit the temperature that minimises the NLL of `references`, which should not be training data.
 
-    `store_temperature` stores it in the model folder.
+    documents: as in `score_all`.  `store_temperature` stores the temperature in the model folder.
     Raises SettingsError if the output head gives no distribution, and the errors of `measure_calibration`.
     """
     check_lengths({"sources": sources}, [references])
     kind = translator.config.model.head.kind
 
     def judged() -> JudgedSteps:
-        return _with_progress(translator.beliefs(zip(sources, references, strict=True)), progress)
+        pairs = zip(sources, references, strict=True)
+        return _with_progress(translator.beliefs(pairs, documents=documents), progress)
 
     return best_temperature(judged, name=f"the output head '{kind}'")
 

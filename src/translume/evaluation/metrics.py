@@ -123,7 +123,8 @@ def document_bleu(
         _, translated, target_texts = zip(*group, strict=True)
         texts.append(" ".join(translated).strip())
         wanted.append(" ".join(target_texts).strip())
-    (score,) = measure(texts, wanted, settings.model_copy(update={"metrics": ("bleu",)})).scores
+    # A glossary is a metric of its own.
+    (score,) = measure(texts, wanted, settings.model_copy(update={"metrics": ("bleu",), "glossary": ""})).scores
     return replace(score, name="d_bleu", title="d-BLEU", signature=f"{score.signature}|documents:{len(texts)}")
 
 

@@ -9,7 +9,7 @@ from translume.checkpoint import read_config, read_vocabularies
 from translume.config import Config, DataSettings, FrameSettings, TrainingSettings
 from translume.data.pairs import read_pairs
 from translume.experiments import Choice, Proposal
-from translume.experiments.columns import language_of
+from translume.experiments.columns import language_of, languages_of
 from translume.experiments.manifests import survey_files
 from translume.experiments.proposals import choose_language_model
 from translume.experiments.survey import survey_documents
@@ -26,11 +26,15 @@ _SAMPLE = 2_000
 """Number of pairs whose tokens are counted."""
 
 
+_TAGS = ("source", "target")
+"""Values of `model.language_tags` with which the languages of texts must be named."""
+
+
 def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal:
     """Return the proposal for fine-tuning `model` on `count` pairs, read from the files in `data`.
 
-    Only [training], and where documents end, are proposed: the rest is inherited from the model. Raises DataError if
-    sources are files and not even half of them can be read.
+    Only [training], where documents end, and the languages of a model with several are proposed: the rest is inherited
+    from the model. Raises DataError if sources are files and not even half of them can be read.
     """
     base = read_config(model)
     notes = list(_notes(data, base, model))
@@ -42,7 +46,7 @@ def propose_fine_tuning(data: DataSettings, count: int, model: Path) -> Proposal
         tokens = _tokens_of_a_pair(data, model)
     once = math.ceil(count * tokens / (base.training.batch_tokens * base.training.accumulate))
     updates = math.ceil(min(max(EPOCHS * once, MIN_UPDATES), MAX_UPDATES) / 100) * 100
-    choices = tuple(_training(base.training, updates, once))
+    choices = (*_data(data, base, model), *_training(base.training, updates, once))
     if find_task(data.task).reads == "documents":
         lines = survey_documents(pair.target for pair in read_pairs(data, "train"))
         proposed = choose_language_model(lines, validated=bool(data.valid))
@@ -59,6 +63,29 @@ def _tokens_of_a_pair(data: DataSettings, model: Path) -> float:
         for pair in islice(read_pairs(data, "train"), _SAMPLE)
     ]
     return sum(lengths) / max(1, len(lengths))
+
+
+def _data(data: DataSettings, base: Config, model: Path) -> Iterable[Choice]:
+    """Yield what is not inherited: the direction whose tags are read, and where documents end for context."""
+    named = _direction(data)
+    if base.model.language_tags in _TAGS and _has_tags(named, model):
+        for side, language in zip(("source", "target"), named, strict=True):
+            yield Choice(f"data.{side}_language", language)
+    if base.data.context.used and data.train and base.data.document_column != "":
+        yield Choice("data.document_column", base.data.document_column, why="as in the base model's training")
+    if base.data.context.used and data.train_source and base.data.documents == "line":
+        yield Choice("data.documents", "blank_line", why="the model reads the sentences before")
+
+
+def _direction(data: DataSettings) -> tuple[str, str]:
+    """Return the languages in the names of the training files, or empty strings."""
+    if data.train:
+        return languages_of(Path(data.train[0]))
+    return language_of(Path(data.train_source[0])), language_of(Path(data.train_target[0]))
+
+
+def _has_tags(named: tuple[str, str], model: Path) -> bool:
+    return set(named) <= read_vocabularies(model)[0].languages.keys()
 
 
 def _training(base: TrainingSettings, updates: int, once: int) -> Iterable[Choice]:
@@ -86,6 +113,9 @@ def _notes(data: DataSettings, base: Config, model: Path) -> Iterable[str]:
     """Yield warnings about languages: of files whose names say another one, and of recordings, which no name says."""
     if base.model.language_tags == "speech":
         yield "add source_language and target_language to [data]: the model's prompt names the language of recordings"
+    if base.model.language_tags in _TAGS and not _has_tags(_direction(data), model):
+        known = ", ".join(read_vocabularies(model)[0].languages)
+        yield f"add source_language and target_language to [data]: {model} has tags of {known}"
     for files, side in ((data.train_source, "source"), (data.train_target, "target")):
         held = getattr(base.data, f"{side}_language")
         for file in files:

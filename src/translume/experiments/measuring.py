@@ -75,7 +75,8 @@ def measure(folder: Path, config: Config, *, sentences: int, device: str, thread
 
     nll and ECE are of the whole validation set; `sentences` of it, evenly spread, are translated (0: all).
     """
-    if not task_of(config).sequence_to_sequence or config.data.source.reader or config.data.context.used:
+    several = config.model.language_tags != "none"
+    if several or config.data.source.reader or config.data.context.used or not task_of(config).sequence_to_sequence:
         return measure_training(folder)
     translator = Translator.load(folder, ComputeOptions(device=device, threads=threads, engine="plain"))
     checkpoint = translator.checkpoint
@@ -128,7 +129,7 @@ def validation_corpus(config: Config, source: Tokenizer, target: Tokenizer | Lab
 
 
 def measure_training(folder: Path) -> Measured:
-    """Return what the training measured at its end: of a classifier, a language model, or a model of recordings."""
+    """Return what the training measured at its end: of a classifier, for example, or a model of several languages."""
     history = read_history(folder)
     last = {record.get("event"): record for record in history}
     started, finished = last["started"], last["finished"]

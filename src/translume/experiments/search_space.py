@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from translume.config import Config
 from translume.errors import SettingsError
 from translume.experiments.combinations import KIND, parse_varied
+from translume.tasks import task_of
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -107,7 +108,12 @@ def propose_space(config: Config) -> Iterator[Dimension]:
     width, heads = model.width, model.attention_heads
     widths = {each for each in (width // 2, 3 * width // 2, 2 * width) if each % (2 * heads) == 0}
     yield _choices("model.width", sorted({width, *widths}))
-    for name, layers in (("encoder_layers", model.encoder_layers), ("decoder_layers", model.decoder_layers)):
+    task = task_of(config)
+    sides = (
+        ("encoder_layers", model.encoder_layers if task.reads == "pairs" else 0),
+        ("decoder_layers", model.decoder_layers if task.predicts == "tokens" else 0),
+    )
+    for name, layers in sides:
         if layers:
             yield Dimension(path=f"model.{name}", low=max(1, layers - 2), high=layers + 1, whole=True)
     if tokens.kind in LEARNED and not tokens.path and tokens.size >= 1000:

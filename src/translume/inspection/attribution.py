@@ -50,7 +50,7 @@ def rows_per_pass(model: "Transformer | Classifier", source: int, target: int = 
     scores = 0
     if isinstance(model, Transformer):
         layers += [(each, target, target * (target + source)) for each in model.decoder.stack]
-        scores = target * model.decoder.embedding.table.weight.size(0)
+        scores = target * model.decoder.embedding.table.num_embeddings
     kept = []
     for layer, length, pairs in layers:
         weights = [each for each in layer.parameters() if each.ndim == 2]

@@ -50,7 +50,12 @@ def refuse_for_ctranslate2(checkpoint: Checkpoint) -> None:
     """Raise SettingsError naming the first setting that CTranslate2 cannot express."""
     require_linear_head(checkpoint, "CTranslate2")
     require_eos_last(checkpoint, "CTranslate2")
-    possible = {"segments": (0,), "positions": tuple(_POSITIONS), "decoder_mixing": ("attention",)}
+    possible = {
+        "segments": (0,),
+        "positions": tuple(_POSITIONS),
+        "decoder_mixing": ("attention",),
+        "normalization": ("layer", "rms"),  # not a part from outside
+    }
     require_settings(checkpoint.config.model, possible, "CTranslate2")
 
 

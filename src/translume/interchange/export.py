@@ -40,7 +40,7 @@ def export(model: Path | str, target: str, folder: Path | str, *, dtype: str = "
     write = _writer(target)
     require_new(folder)
     checkpoint = load_checkpoint(model_folder(model), device="cpu", dtype="fp32")
-    if setting := checkpoint.config.without_tokens:
+    if target != "translume" and (setting := checkpoint.config.without_tokens):
         raise SettingsError(
             f"export: {model}: found {setting}, which only Translume reads; expected a model that reads tokens of text"
         )

@@ -133,12 +133,10 @@ class EmptyEncoder(Encoder):
         return self._of_decoder[0]
 
     def packed(self, source: Tensor, layout: Layout) -> Tensor:
-        weight: Tensor = self.embedding.table.weight
-        return weight.new_zeros(len(layout.tokens), self.width)
+        return next(self.embedding.parameters()).new_zeros(len(layout.tokens), self.width)
 
     def padded(self, source: Tensor, mask: Tensor) -> Tensor:
-        weight: Tensor = self.embedding.table.weight
-        return weight.new_zeros(*mask.shape, self.width)
+        return next(self.embedding.parameters()).new_zeros(*mask.shape, self.width)
 
 
 class Decoder(nn.Module):
@@ -407,7 +405,7 @@ class Transformer(nn.Module):
 
         At most `rows` at a time, so that n×V elements are never in memory.
         """
-        hidden, layout, context, *_ = self._teacher_forced(source, source_mask, target, target_mask)
+        hidden, layout, context, *_ = self._teacher_forced(source, source_mask, target, target_mask, labels=labels)
         packed_labels = layout.pack(labels)
         for start in range(0, len(packed_labels), rows):
             chosen = torch.arange(start, min(start + rows, len(packed_labels)), device=packed_labels.device)

@@ -137,8 +137,12 @@ def beliefs_of_pairs(
     rows = rows or max(1, CHUNK_ELEMENTS // len(checkpoint.target_tokenizer))
     for batch in _batches(checkpoint, pairs, max_tokens):
         tensors = tensors_of(batch.arrays, checkpoint.device)
+        prompts = torch.tensor(batch.prompts, device=tensors[3].device)
+        given = torch.arange(tensors[3].size(1), device=prompts.device) < prompts[:, None]
+        tensors[3] = tensors[3].masked_fill(given, -1)
         # Sentence by sentence, the order of `beliefs`.
-        row, place = tensors[4][:, checkpoint.config.model.target_tags :].nonzero(as_tuple=True)
+        row, place = (tensors[4] & ~given).nonzero(as_tuple=True)
+        place = place - prompts[row]
         pair = torch.tensor(batch.places, device=row.device)[row]
         begin = 0
         for belief, labels in (models or EnsembleMembers.from_checkpoint(checkpoint)).beliefs(tensors, rows):

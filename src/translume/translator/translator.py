@@ -295,17 +295,19 @@ class Translator(LoadedModel[Checkpoint]):
         pairs: Iterable[tuple[str, str | TextHypothesis]],
         *,
         rows: int | None = None,
+        documents: Iterable[Hashable] | bool = False,
         to: str | None = None,
         from_: str | None = None,
     ) -> Iterator[tuple[NextToken, Tensor]]:
         """The predicted distributions of all target tokens, EOS included, and the tokens' ids [m].
 
         Forced decoding of at most `rows` tokens at a time; None: as many as fit a fixed amount of memory. The order is
-        by length, not that of the pairs.  to, from_: as in `translate`.
+        by length, not that of the pairs.  documents: as in `score_all`.  to, from_: as in `translate`.
         """
         from translume.translator.scoring import beliefs_of_pairs, numbered_pairs
 
-        for window in windows(numbered_pairs(pairs, self.direction(to=to, from_=from_))):
+        direction, context = self.direction(to=to, from_=from_), self.config.data.context if documents else None
+        for window in windows(numbered_pairs(pairs, direction, documents=documents, context=context)):
             for target in beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows, self.models):
                 yield target.belief, target.labels
 
