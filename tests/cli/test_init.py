@@ -221,7 +221,7 @@ RUSSIAN = side("", "cyrillic", words=30.0), replace(side("", "cyrillic", words=1
     [
         # The shape of the published tiny Transformer of Multi30k.
         (29_000, side(), side("de"), "width=128 feed_forward=256 attention_heads=4 encoder_layers=4 decoder_layers=4 "
-         "dropout=0.3 tokenizer.size=4000 shared=True tie=all"),
+         "dropout=0.3 tokenizer.size=10000 shared=True tie=all schedule=cosine"),
         # Training stops early only if enough pairs are held out to see an improvement.
         (5_000, side(), side("de"), "patience=None"),
         (5_001, side(), side("de"), "patience=8"),

@@ -101,7 +101,8 @@ def choose_pairs(
     characters = max(source.characters, target.characters)
     special = {"stories": stories, "sounds": sounds, "forms": forms, "formal": formal, "copying": copying}
     kinds = [*[name for name, applies in special.items() if applies][:1], "text"]
-    vocabulary = next(row["vocabulary"] for row in rows_for(kinds, pairs) if row["vocabulary"] != "-")
+    row = next(row for row in rows_for(kinds, pairs) if row["vocabulary"] != "-")
+    vocabulary = (row["more"] if shared else {}).get("shared_vocabulary", row["vocabulary"])
     if symbols:
         tokens = {"word": source.types, "character": source.characters, "bpe": vocabulary}[kind]
         tokens = tokens + target.types if shared else max(tokens, target.types)
