@@ -221,17 +221,17 @@ RUSSIAN = side("", "cyrillic", words=30.0), replace(side("", "cyrillic", words=1
     [
         # The shape of the published tiny Transformer of Multi30k.
         (29_000, side(), side("de"), "width=128 feed_forward=256 attention_heads=4 encoder_layers=4 decoder_layers=4 "
-         "dropout=0.3 tokenizer.size=10000 shared=True tie=all schedule=cosine"),
+         "dropout=0.3 tokenizer.size=10000 shared=True tie=all schedule=cosine decoding.patience=None"),
         # Training stops early only if enough pairs are held out to see an improvement.
         (5_000, side(), side("de"), "patience=None"),
         (5_001, side(), side("de"), "patience=8"),
         # Different scripts get two vocabularies, large enough for all characters.
         (25_000, side(), side("zh", "han", 2100, words=1.0, length=10.0),
          "shared=False tie=target tokenizer.size=6500 tokenize=zh metric=chrf"),
-        (3_600, WORD, WORD, "tokenizer.kind=character metric=exact_match"),
+        (3_600, WORD, WORD, "tokenizer.kind=character metric=exact_match decoding.patience=2"),
         # Formal languages choose the model of COGS: words are tokens, and the vocabulary stays that of the words.
         (20_000, FORMAL, FORMAL, "encoder_layers=2 decoder_layers=2 dropout=0.1 positions=rotary updates=8000 "
-         "tokenizer.size=900 schedule=cosine patience=None"),
+         "tokenizer.size=900 schedule=cosine training.patience=None"),
         (20_000, side(), FORMAL, "encoder_layers=2"),
         (400_000, FORMAL, FORMAL, "width=512"),
         # Logical forms that repeat names share a vocabulary and copy.
