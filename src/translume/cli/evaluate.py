@@ -174,7 +174,6 @@ def command(options: EvaluateOptions) -> None:
     For a classifier the references are labels. Prints accuracy, a row for each class, the confusion matrix and the
     calibration error, which --calibration draws.
     """
-
     if options.judgements is not None:
         every = click.get_current_context().command.params
         refuse_options("--judgements", *(each.opts[0] for each in every if each.name not in _OF_JUDGEMENTS))

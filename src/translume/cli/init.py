@@ -31,13 +31,11 @@ _ONE_DIRECTION = ("--valid-source", "--valid", "--task", "--from", "--columns", 
 
 
 def _tasks() -> str:
-
     tasks = "; ".join(f"{name}: {find_task(name).summary}" for name in task_names())
     return f"{tasks}.  [default: language_model for one file without tabs, else sequence]"
 
 
 def _task(ctx: click.Context, parameter: click.Parameter, value: str | None) -> "Task | None":
-
     if value is None:
         return None
     if value not in task_names():

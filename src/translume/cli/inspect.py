@@ -154,7 +154,6 @@ def text(options: TextOptions) -> None:
     image. For a classifier: the classes, and which tokens of TEXT are evidence for and against each. For a language
     model: the distribution before each token of TEXT.
     """
-
     if options.html is not None:
         check_writable(options.html)
     task_of(checkpoint.read_config(options.model)).inspect_text(options)
@@ -178,7 +177,6 @@ def corpus(options: CorpusOptions) -> None:
 
     For a classifier TARGET has labels: how reliable its probabilities are, and its most confident mistakes.
     """
-
     if len(options.files) > 2:
         raise click.UsageError("expected MODEL SOURCE TARGET, or MODEL and one file of pairs")
     searching = [each for each in options.overrides if each.partition("=")[0].strip() not in _DIRECTION]
@@ -386,7 +384,6 @@ def _alternatives(
     translator: "Translator", traced: "inspection.Trace", settings: "DecodingSettings", count: int
 ) -> dict[int, dict[int, "inspection.Forced"]]:
     """Return, for every step, the translations in which one of the `count` likeliest other tokens is forced."""
-
     choices = [
         (place, candidate.id)
         for place, (token, step) in enumerate(zip(traced.target_tokens, traced.steps, strict=True))

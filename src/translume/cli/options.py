@@ -455,8 +455,7 @@ def in_direction(translator: "Translator", decoding: "DecodingSettings") -> "tup
     direction = translator.direction(to=decoding.to, from_=decoding.from_)
     if not translator.directions.several:
         return translator, direction
-    chosen = translator.config.decoding.model_copy(update={"to": direction.target, "from_": direction.source})
-    config = translator.config.model_copy(update={"decoding": chosen})
+    config = translator.config.with_values("decoding", {"to": direction.target, "from_": direction.source})
     checkpoint = translator.checkpoint.changed(config=config)
     first, *others = translator.models.members
     models = replace(translator.models, members=(replace(first, checkpoint=checkpoint), *others))

@@ -282,7 +282,6 @@ def pack(model: Path, dtypes: tuple["Dtype", ...], draft: Path | None, lines: Pa
     model of the same vocabularies, on each line alone; decoding.draft is set if it is faster.
     """
     from translume.checkpoint import load_any
-    from translume.tasks import task_of
     from translume.translator.loading import engine_of
 
     if (draft is None) != (lines is None):

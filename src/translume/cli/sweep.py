@@ -174,7 +174,6 @@ def _train_and_compare(
 
 def threads_of_each(compute: Compute, workers: int) -> int | None:
     """Return the threads of each of `workers` trainings; None: all cores."""
-
     return compute.threads or (None if workers == 1 else max(1, default_threads() // workers))
 
 

@@ -88,8 +88,8 @@ class ModelSettings(Settings):
     shared_layers: bool = False
     """All layers of the encoder have the same weights, and so have those of the decoder.
 
-    As in the Universal Transformer (Dehghani et al. 2019) and ALBERT (Lan et al. 2020): a model that takes the same
-    step again has fewer weights, and needs as much work.
+    As in the Universal Transformer (Dehghani et al. 2019) and ALBERT (Lan et al. 2020). The model has fewer weights and
+    takes the same time.
     """
     decoder_mixing: Literal["attention", "ssru", "merged"] = "attention"
     """How decoder layers read the target so far: masked self-attention, or the SSRU of Kim et al. (2019).

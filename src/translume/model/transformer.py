@@ -27,7 +27,7 @@ from translume.model.state import DecoderState, Past, Selectable
 
 
 def layers_of(settings: ModelSettings, count: int, make: Callable[[int], nn.Module]) -> nn.ModuleList:
-    """Return `count` layers: one module as often if they share their weights.  make: returns that of a number."""
+    """Return `count` layers; if they share their weights, one module repeated.  make: creates the layer of a number."""
     return nn.ModuleList([make(0)] * count if settings.shared_layers else map(make, range(count)))
 
 

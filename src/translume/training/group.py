@@ -242,6 +242,6 @@ def joined() -> Iterator[Group]:
     try:
         yield Group(rank, size, local)
     finally:
-        gc.collect()  # a sharded model refers to itself and to the group, whose threads would else live until the exit
+        gc.collect()  # else reference cycles of a sharded model keep the group's threads until the process ends
         if dist.is_initialized():
             dist.destroy_process_group()

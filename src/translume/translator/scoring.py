@@ -256,11 +256,11 @@ def numbered_pairs(
 ) -> Iterator[tuple[ScoredPair, int]]:
     """Number pairs of one direction from 1, with their sizes, for `windows`.
 
-    frames, documents: as for `numbered_lines`.  context: what the model reads; None: each pair is alone.
+    frames, documents: as for `numbered_lines`.  context: what the model reads; None: nothing.
     Raises TranslationError if there are fewer documents than pairs.
     """
-    history, nothing = History(context) if context and context.used else None, object()
-    names = repeat(None) if isinstance(documents, bool) else iter(documents)
+    history = History(context) if context and context.used and documents is not False else None
+    names, nothing = repeat(None) if isinstance(documents, bool) else iter(documents), object()
     for number, pair in enumerate(pairs, start=1):
         if isinstance(pair, str) or len(pair) != 2:
             found = "one text" if isinstance(pair, str) else f"{len(pair)} of them"

@@ -268,7 +268,7 @@ class Translator(LoadedModel[Checkpoint]):
             self.direction(to=to, from_=from_),
             frames=self.reads_frames,
             documents=documents,
-            context=self.config.data.context if documents else None,
+            context=self.config.data.context,
         )
         for window in windows(numbered):
             yield from self._score(window)
@@ -306,7 +306,7 @@ class Translator(LoadedModel[Checkpoint]):
         """
         from translume.translator.scoring import beliefs_of_pairs, numbered_pairs
 
-        direction, context = self.direction(to=to, from_=from_), self.config.data.context if documents else None
+        direction, context = self.direction(to=to, from_=from_), self.config.data.context
         for window in windows(numbered_pairs(pairs, direction, documents=documents, context=context)):
             for target in beliefs_of_pairs(self.checkpoint, window, self.config.decoding.max_tokens, rows, self.models):
                 yield target.belief, target.labels
